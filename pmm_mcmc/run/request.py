@@ -59,6 +59,8 @@ _ELSEWHERE = {
     "return_inferencedata": "the result is always an ArviZ DataTree: leave it out",
     "trace": "store= writes the draws to zarr while the run goes on",
     "keep_warning_stat": "warnings are logged: leave it out",
+    "device": "backend=pmm.Jax(device=...) says where JAX runs",
+    "precision": "backend=pmm.Jax(precision=...) has others than double",
     "ladder": _TEMPERS,
     "reference": _TEMPERS,
     "quiet": "progressbar=False and compute_convergence_checks=False are quiet",
@@ -124,13 +126,13 @@ class Request:
 
     @classmethod
     def checked(
-        cls, function: Callable[..., Any], others: Mapping[str, Any],
-        finished_run: FinishedRun | None = None, **arguments: Any,
-    ) -> Request:  # fmt: skip
-        """Check the arguments of a function, and refuse the ``others``, which it does not have."""
-        _refuse_unknown(others, function)
+        cls, function: Callable[..., Any], arguments: Mapping[str, Any], finished_run: FinishedRun | None = None
+    ) -> Request:
+        """Check the arguments of a function by name, and refuse its ``others``, which it does not have."""
+        _refuse_unknown(arguments["others"], function)
         options: dict[str, Any] = {name: field.default for name, field in cls.__dataclass_fields__.items()}
-        options |= {"chains": None, "adjusted": None} | arguments
+        options |= {"chains": None, "adjusted": None}
+        options |= {name: value for name, value in arguments.items() if name in options}
         options |= _of_backend(options["backend"])
         options["step"] = _one_step(options["step"], options["draws"])
         options["seed"] = seed_of(options["random_seed"])

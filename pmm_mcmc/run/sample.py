@@ -174,13 +174,7 @@ def sample(
     >>> dt["posterior"]["x"].shape
     (8, 50, 3)
     """
-    request = Request.checked(
-        sample, others, step=step, draws=draws, tune=tune, chains=chains, model=model,
-        random_seed=random_seed, initvals=initvals, var_names=var_names, cores=cores, backend=backend, store=store,
-        resume=resume, discard_tuned_samples=discard_tuned_samples, log_likelihood=log_likelihood, keep=keep,
-        adjusted=adjusted, callback=callback, progressbar=progressbar,
-        compute_convergence_checks=compute_convergence_checks,
-    )  # fmt: skip
+    request = Request.checked(sample, locals())
     if not isinstance(blocking, bool):
         raise ValueError(f"blocking={blocking!r}: must be True or False")
     if blocking:
@@ -238,10 +232,7 @@ def extend(
     >>> pmm.extend(dt, 30, model=model, progressbar=False)["posterior"].sizes["draw"]
     50
     """
-    request = Request.checked(
-        extend, others, FinishedRun.of(dt), draws=draws, model=model, cores=cores, callback=callback,
-        progressbar=progressbar, compute_convergence_checks=compute_convergence_checks,
-    )  # fmt: skip
+    request = Request.checked(extend, locals(), FinishedRun.of(dt))
     return _drawn(request, StopRequest())
 
 

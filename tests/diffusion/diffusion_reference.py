@@ -1,5 +1,6 @@
 """The method by its definition, one step of the chain after the other, to hold the efficient form against."""
 
+import jax.numpy as jnp
 import numpy as np
 
 from pmm_mcmc.diffusion import DiffusionSchedule
@@ -12,6 +13,12 @@ RATIOS = (1e-3, 1e-2, 0.1, 1.0)
 def short(variant="3"):
     """Return a chain of 24 steps, with little left of the data at its end."""
     return DiffusionSchedule.from_betas(SHORT, variant)
+
+
+def gaussian(schedule, variance):
+    """Exact noise prediction in JAX."""
+    g = np.sqrt(schedule.noise) / (schedule.signal * variance + schedule.noise)
+    return lambda x, t: jnp.asarray(g, x.dtype)[t + 1][:, None] * x
 
 
 def estimates(schedule, kind, x, f, level):

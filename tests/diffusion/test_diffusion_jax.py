@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from diffusion_reference import draws_of, run, short
+from diffusion_reference import draws_of, gaussian, run, short
 
 from pmm_mcmc.diffusion import Blocks, DiffusionSchedule, gaussian_variance, poisson_midpoint_sample
 from pmm_mcmc.diffusion.interpolation import draw_levels, following, make_rows, make_table
@@ -22,12 +22,6 @@ KEY = jax.random.key(8)
 def network(x, t):
     t = t.reshape(-1, *(1,) * (x.ndim - 1)) if np.ndim(t) else t
     return (jnp if isinstance(x, jax.Array) else np).sin(2.0 * x + 0.1 * t) + 0.3 * x
-
-
-def gaussian(schedule, variance):
-    """Exact noise prediction in JAX."""
-    g = np.sqrt(schedule.noise) / (schedule.signal * variance + schedule.noise)
-    return lambda x, t: jnp.asarray(g, x.dtype)[t + 1][:, None] * x
 
 
 @pytest.mark.parametrize("law", LAWS)

@@ -7,21 +7,14 @@ rate below 1e-5.
 from itertools import pairwise
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from diffusion_reference import short
+from diffusion_reference import gaussian, short
 from dpm_solver import dpm_solver_sample, dpm_solver_variance, multistep_solver
 
 from pmm_mcmc.diffusion import DiffusionSchedule
 
 KEY = jax.random.key(12)
-
-
-def gaussian(schedule, variance):
-    """Exact noise prediction in JAX."""
-    g = np.sqrt(schedule.noise) / (schedule.signal * variance + schedule.noise)
-    return lambda x, t: jnp.asarray(g, x.dtype)[t + 1][:, None] * x
 
 
 def errors(calls, **solver):

@@ -6,7 +6,7 @@ import math
 import numba
 import numpy as np
 import pytest
-from c_libraries import library, needs_compiler
+from c_libraries import at, library, needs_compiler
 from numba import types
 from pymc.exceptions import SamplingError
 
@@ -25,18 +25,6 @@ def normal(n, x, gradient, value, data):
         gradient[i] = 2.0 - x[i]
         value[0] -= 0.5 * gradient[i] ** 2
     return 0
-
-
-def at(density, x):
-    """Value and gradient, as the engine gets them."""
-    gradient, x = np.full(density.d, np.nan), np.array(x, dtype=float)
-    numbers = ctypes.POINTER(ctypes.c_double)
-    native, table = density.function("joint"), density.table("joint")
-    value = native.ctypes(
-        x.ctypes.data_as(numbers), gradient.ctypes.data_as(numbers),
-        table.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)), density.d,
-    )  # fmt: skip
-    return value, gradient
 
 
 @needs_compiler

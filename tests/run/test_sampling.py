@@ -14,7 +14,7 @@ from sampling_runs import BACKENDS, assert_same, run
 
 import pmm_mcmc as pmm
 from pmm_mcmc.engines import jax_engine
-from pmm_mcmc.run import devices, memory, phases
+from pmm_mcmc.run import memory, phases
 from pmm_mcmc.warmup import pooled
 from pmm_mcmc.warmup.other_modes import OTHER_MODES
 
@@ -80,12 +80,6 @@ def test_draws_do_not_depend_on_how_the_run_is_cut(schools, backend, adjusted, m
     assert_same(whole, run(schools, backend, **options))
     if backend == "jax":
         assert_same(whole, run(schools, pmm.Jax(batch=2), **options))
-
-
-def test_draws_do_not_depend_on_threads(schools, monkeypatch):
-    whole = run(schools, "numba")
-    monkeypatch.setattr(devices, "cores", lambda: 1)
-    assert_same(whole, run(schools, "numba"))
 
 
 def test_draws_do_not_depend_on_batches_of_several_groups(well, monkeypatch):
