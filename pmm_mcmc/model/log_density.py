@@ -68,16 +68,13 @@ def flat_layout(
 def periods_of(vars: Sequence[Any], model: pm.Model) -> np.ndarray | None:
     """Return the periods ``(d,)`` of coordinates that are angles, 0 of others; None if no coordinate is one."""
     point = model.initial_point(0)
+    transforms = [model.rvs_to_transforms[model.values_to_rvs[var]] for var in vars]
     periods = [
-        np.full(np.size(point[var.name]), 2.0 * np.pi * isinstance(_transform_of(var, model), CircularTransform))
-        for var in vars
+        np.full(np.size(point[var.name]), 2.0 * np.pi * isinstance(transform, CircularTransform))
+        for var, transform in zip(vars, transforms, strict=True)
     ]
     joined_periods = np.concatenate(periods) if periods else np.empty(0)
     return joined_periods if joined_periods.any() else None
-
-
-def _transform_of(var: Any, model: pm.Model) -> Any:
-    return model.rvs_to_transforms[model.values_to_rvs[var]]
 
 
 def bad_start_message(model: pm.Model, point: dict[str, np.ndarray]) -> str:

@@ -123,7 +123,7 @@ class SamplingPlan:
         else:
             plan = cls._of_model(request, backend, announce)
         if not request.adapts:
-            plan._check_fixed()
+            fixed_setting(plan.arguments, np.zeros(plan.engine.d))  # raises if a setting is missing
         return plan
 
     @classmethod
@@ -263,10 +263,6 @@ class SamplingPlan:
                 raise ValueError(f"var_names={names!r}: must be some of {', '.join(valid)}")
             self.var_names = [name for name in valid if name in wanted]
         self.identity["var_names"] = self.var_names
-
-    def _check_fixed(self) -> None:
-        """Raise ``ValueError`` if there is no warm-up and an argument that it would tune is missing."""
-        fixed_setting(self.arguments, np.zeros(self.engine.d))
 
     def values(self, position: np.ndarray, tuning: bool = False) -> Groups:
         """Return the named values ``(chain, n, ...)`` of draws ``(chain, n, d)``, by group."""

@@ -21,8 +21,7 @@ from pymc.step_methods.compound import Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
 from rich.progress import TextColumn
 
-from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.initial_points import prior_draws
 from pmm_mcmc.model.log_density import (
@@ -256,7 +255,8 @@ class LangevinStep(ArrayStepShared):
             chunk, tuned, thin = chain.look_ahead(self._engine, moves_all)
             points = self._as_points(chunk.model_position)
             contents = [[value.tobytes() for value in new.values()] for new in points]
-            self._ahead = zip(points, self._as_stats(chunk, tuned, thin), contents, strict=True)
+            rows = rows_of(chunk, tuned, thin, chain, self.stats_dtypes_shapes, self._engine.structure)
+            self._ahead = zip(points, rows, contents, strict=True)
             drawn = next(self._ahead)
         new, stats, self._handed_out = drawn
         chain.row += 1
@@ -325,10 +325,6 @@ class LangevinStep(ArrayStepShared):
             columns.append([block[i, ...] for i in range(len(position))])
             start += size
         return [dict(zip(self.var_names, values, strict=True)) for values in zip(*columns, strict=True)]
-
-    def _as_stats(self, chunk: Chunk, tuned: TunedParameters, thin: int) -> list[Stats]:
-        assert self.chain is not None
-        return rows_of(chunk, tuned, thin, self.chain, self.stats_dtypes_shapes, self._engine.structure)
 
     # -- progress bar ------------------------------------------------------------------------------------------------
 
