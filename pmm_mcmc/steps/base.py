@@ -290,8 +290,7 @@ class LangevinStep(ArrayStepShared):
                     q,
                     jitter=np.array_equal(q, self._flat(self._default)),
                     moves_all=moves_all,
-                    n_tune=self.n_tune,
-                    n_draws=self.n_draws,
+                    lengths=(self.n_tune, self.n_draws),
                     rng=self.rng,
                 )
                 if moves_all and self.n_tune:
