@@ -163,8 +163,9 @@ class Request:
     def superchains(self) -> int | None:
         """Number of groups of chains that start together, the largest that divides them; None for few chains."""
         divisors = [s for s in range(2, _SUPERCHAINS + 1) if self.chains % s == 0 and self.chains // s > 1]
-        many = self.reference is None and self.chains >= _FEWEST_CHAINS
-        return max(divisors) if many and divisors else None
+        if self.reference is not None or self.chains < _FEWEST_CHAINS or not divisors:
+            return None
+        return max(divisors)
 
     @property
     def auto(self) -> bool:
