@@ -294,7 +294,7 @@ class PointerDensity(LogDensity):
         """Return the C function of the engine's signature, for end points and midpoints alike."""
         return self._called.native
 
-    def table(self, output: str, sites: np.ndarray | None = None) -> np.ndarray:
+    def table(self, output: str, density_parameters: np.ndarray | None = None) -> np.ndarray:
         """Return the addresses that it reads: those of the user's function and of its data."""
         return self._called.table
 
@@ -313,10 +313,10 @@ class NoncentredPointer(PointerDensity):
         """Return the C function of the engine's signature."""
         return composed()
 
-    def table(self, output: str, sites: np.ndarray | None = None) -> np.ndarray:
-        """Return the addresses that it reads: of the user's function, its data, and the children with their sites."""
-        sites = self.structure.initial_sites() if sites is None else sites
-        return self._elements.table(self._called, output == "joint", sites)
+    def table(self, output: str, density_parameters: np.ndarray | None = None) -> np.ndarray:
+        """Return the addresses that it reads: of the user's function, its data, and the non-centring."""
+        noncentring = self.structure.initial_noncentring() if density_parameters is None else density_parameters
+        return self._elements.table(self._called, output == "joint", noncentring)
 
 
 def _of_stan(model: Any, children: Any, code: str) -> LogDensity:

@@ -23,7 +23,7 @@ def groups_of(plan: SamplingPlan, chunk: Chunk, tuned: TunedParameters, n_grad: 
     d = plan.engine.d
     x = chunk.model_position
     q, gradient = plan.engine.structure.diagnostic_coordinates(
-        chunk.position, chunk.gradient[..., :d], tuned.coordinates.sites
+        chunk.position, chunk.evaluation[..., :d], tuned.coordinates.density_parameters
     )
     # Control variates need no more than single precision.
     gradient = gradient.astype(np.float32) if plan.adjusted and "gradient" in plan.statistics else gradient

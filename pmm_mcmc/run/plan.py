@@ -108,6 +108,11 @@ class SamplingPlan:
                 f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(); pm.sample takes PyMC's own"
             )
         backend = devices.backend_of(request.model, request.backend)
+        if step.arguments.option == 1 and backend == "jax":
+            raise ValueError(
+                "option=1 does not run on JAX, where all chains evaluate one midpoint a step: leave option out, or "
+                "sample a PyMC model with backend='numba'"
+            )
         if request.cores is not None and backend == "jax":
             raise ValueError(
                 f"cores={request.cores!r}: is the number of numba's threads; JAX chooses its own, leave it out"
@@ -230,7 +235,7 @@ class SamplingPlan:
             "log_likelihood": request.log_likelihood, "adjusted": adjusted, "pmm_mcmc": __version__,
         }  # fmt: skip
         if not engine.structure.is_identity:  # its numbers are a part of what is stored
-            identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_sites} numbers"
+            identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_parameters} numbers"
         outputs = layout, statistics, setting
         plan = cls(
             arguments, engine, *outputs, identity, attributes, group, model, request.log_likelihood, adjusted=adjusted

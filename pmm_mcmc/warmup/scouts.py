@@ -24,7 +24,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pmm_mcmc.engines.arguments import Block, TunedParameters
-from pmm_mcmc.engines.contract import Engine, Ensemble, chains_of, empty_state, model_side
+from pmm_mcmc.engines.contract import Engine, chains_of, empty_state, model_side
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin.lanczos import spectrum
 from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.warmup.climb import Climbers, along_coordinates

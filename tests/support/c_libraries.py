@@ -24,11 +24,11 @@ def library(name, *flags):
     return ctypes.CDLL(str(target))
 
 
-def at(density, x, which="joint", sites=None):
+def at(density, x, which="joint", noncentring=None):
     """Value and evaluation, as the engine gets them."""
     out, x = np.full(density.width, np.nan), np.array(x, dtype=float)
     numbers = ctypes.POINTER(ctypes.c_double)
-    native, table = density.function(which), density.table(which, sites)
+    native, table = density.function(which), density.table(which, noncentring)
     value = native.ctypes(
         x.ctypes.data_as(numbers), out.ctypes.data_as(numbers), table.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)),
         density.d,
