@@ -22,6 +22,7 @@ from pmm_mcmc.warmup.noncentring import NoncentringFit
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.pooled import Warming
 from pmm_mcmc.warmup.schedule import Warmup
+from pmm_mcmc.warmup.warm_start import WarmStart
 
 __all__ = ["CHECKPOINT", "TYPES", "FinishedRun"]
 
@@ -30,7 +31,7 @@ CHECKPOINT = "checkpoint"
 # The types in a checkpoint.
 TYPES = (
     Block, Coordinates, Ensemble, Equilibration, FrictionTrial, LocalCurvature, NoncentringFit, Run, MethodArguments,
-    OtherModes, TunedParameters, Warming, Warmup,
+    OtherModes, TunedParameters, Warming, Warmup, WarmStart,
 )  # fmt: skip
 
 
