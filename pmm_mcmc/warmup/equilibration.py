@@ -145,7 +145,7 @@ class Equilibration:
             distances = chunk.model_position - self.centre
             accept.append(chunk.accept.mean(axis=1))
             means.append(np.stack([distances.mean(axis=1), (distances**2).mean(axis=1)], axis=1))
-            learners = max(training_chains(d) - processes.own.start - chains.start, 0)
+            learners = max(training_chains(d) - processes.chains.start - chains.start, 0)
             training.append(distances[:learners].copy())
             look(chains, chunk)
 

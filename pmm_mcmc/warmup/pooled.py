@@ -130,8 +130,8 @@ class Warming:
 
         ``look`` is called with each ``batch`` of chains of this process, counted from its first, and their draws.
         """
-        local_ensemble = self.part(processes.own)
-        n_grad = self.n_grad[processes.own].copy()
+        local_ensemble = self.part(processes.chains)
+        n_grad = self.n_grad[processes.chains].copy()
         lp = np.empty((len(n_grad), rows))
         narrow = np.empty(len(n_grad))
         for chains, chunk in local_ensemble.advance_in_batches(engine, setting, rows, batch, tolerance=tolerance):
@@ -163,7 +163,7 @@ class Warming:
         rejected: list[np.ndarray] = []
 
         def observe(chains: slice, chunk: Chunk) -> None:
-            training_rows = max(learning - processes.own.start - chains.start, 0)
+            training_rows = max(learning - processes.chains.start - chains.start, 0)
             if training_rows or not training:
                 # Copies, since views would keep the whole batch in memory.
                 training.append(Block(*(array[:training_rows].copy() for array in Block.of(chunk))))
