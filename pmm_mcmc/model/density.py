@@ -284,13 +284,7 @@ class PointerDensity(LogDensity):
         self.width = d
 
     def noncentred(self, choices: Mapping[str, str] | None) -> LogDensity:
-        """Return the density with its children non-centred by the ``choices``, or this one for None.
-
-        Raises
-        ------
-        ValueError
-            If a choice names a child that does not exist.
-        """
+        """Return the density with its children non-centred by the ``choices``, or this one; refuse other names."""
         if choices is None or not self.children:
             return super().noncentred(choices)
         composition = elements_of(self.d, self.children, choices)
@@ -300,7 +294,7 @@ class PointerDensity(LogDensity):
         """Return the C function of the engine's signature, for end points and midpoints alike."""
         return self._called.native
 
-    def table(self, output: str, sites: np.ndarray | None = None) -> np.ndarray:
+    def table(self, output: str, density_parameters: np.ndarray | None = None) -> np.ndarray:
         """Return the addresses that it reads: those of the user's function and of its data."""
         return self._called.table
 
@@ -319,11 +313,10 @@ class NoncentredPointer(PointerDensity):
         """Return the C function of the engine's signature."""
         return composed()
 
-    def table(self, output: str, sites: np.ndarray | None = None) -> np.ndarray:
-        """Return the addresses that it reads: of the user's function, its data, and the children with their sites."""
-        return self._elements.table(
-            self._called, output == "joint", self.structure.initial_sites() if sites is None else sites
-        )
+    def table(self, output: str, density_parameters: np.ndarray | None = None) -> np.ndarray:
+        """Return the addresses that it reads: of the user's function, its data, and the non-centring."""
+        noncentring = self.structure.initial_noncentring() if density_parameters is None else density_parameters
+        return self._elements.table(self._called, output == "joint", noncentring)
 
 
 def _of_stan(model: Any, children: Any, code: str) -> LogDensity:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 from pymc.logprob.transforms import CircularTransform
 from pymc.pytensorf import compile, make_shared_replacements, rewrite_pregrad
 from pymc.util import get_value_vars_from_user_vars
@@ -19,7 +18,7 @@ from pytensor.tensor.random.type import RandomType
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.checks import check_free, missing_data
 from pmm_mcmc.model.hierarchy import compose
-from pmm_mcmc.model.model_cache import model_cache
+from pmm_mcmc.model.model_cache import model_cache, state_of
 from pmm_mcmc.model.native import address_table, native_function
 from pmm_mcmc.model.products import numba_mode
 from pmm_mcmc.model.split_density import SplitDensity, concatenate
@@ -69,16 +68,13 @@ def flat_layout(
 def periods_of(vars: Sequence[Any], model: pm.Model) -> np.ndarray | None:
     """Return the periods ``(d,)`` of coordinates that are angles, 0 of others; None if no coordinate is one."""
     point = model.initial_point(0)
+    transforms = [model.rvs_to_transforms[model.values_to_rvs[var]] for var in vars]
     periods = [
-        np.full(np.size(point[var.name]), 2.0 * np.pi * isinstance(_transform_of(var, model), CircularTransform))
-        for var in vars
+        np.full(np.size(point[var.name]), 2.0 * np.pi * isinstance(transform, CircularTransform))
+        for var, transform in zip(vars, transforms, strict=True)
     ]
     joined_periods = np.concatenate(periods) if periods else np.empty(0)
     return joined_periods if joined_periods.any() else None
-
-
-def _transform_of(var: Any, model: pm.Model) -> Any:
-    return model.rvs_to_transforms[model.values_to_rvs[var]]
 
 
 def bad_start_message(model: pm.Model, point: dict[str, np.ndarray]) -> str:
@@ -158,7 +154,7 @@ class ModelDensity:
         gradient = concatenate(gradients)
         self._outputs = {"joint": [logp, gradient], "gradient": [gradient]}
         self.structure = Structure.identity(self.d)
-        self.sites: SharedVariable | None = None
+        self.density_parameters: SharedVariable | None = None
         if noncentring and self.others:
             raise ValueError(
                 f"reparametrise={dict(noncentring)!r}: variables are non-centred only by a step that moves all of the "
@@ -168,7 +164,7 @@ class ModelDensity:
             start = np.concatenate([np.ravel(point[var.name]) for var in vars]).astype(float)
             composed = compose(model, vars, self.layout, density, start, noncentring)
             if composed is not None:
-                self.structure, self._flat, lp, slope, evaluation, self.sites = composed
+                self.structure, self._flat, lp, slope, evaluation, self.density_parameters = composed
                 self._outputs = {"joint": [lp, evaluation], "gradient": [slope]}
         self.width = self.structure.width
         self._shared: dict[str, list[SharedVariable]] = {}
@@ -208,13 +204,13 @@ class ModelDensity:
         self._held[output] = list(zip(values, arrays, strict=True))
         return arrays
 
-    def table(self, output: str, sites: np.ndarray | None = None) -> np.ndarray:
-        """Return addresses and shapes of the current shared data and of given sites: arrays that live as long as it."""
+    def table(self, output: str, density_parameters: np.ndarray | None = None) -> np.ndarray:
+        """Return addresses and shapes of the current shared data and parameters: arrays that live as long as it."""
         values = self._values(output)
-        if self.sites is not None and sites is not None:
-            numbers = np.ascontiguousarray(sites, dtype=self.sites.type.dtype)
+        if self.density_parameters is not None and density_parameters is not None:
+            numbers = np.ascontiguousarray(density_parameters, dtype=self.density_parameters.type.dtype)
             values = [
-                numbers if shared is self.sites else value
+                numbers if shared is self.density_parameters else value
                 for shared, value in zip(self._shared[output], values, strict=True)
             ]
         return address_table(values)
@@ -228,9 +224,8 @@ def log_density(
     ``noncentring`` maps random variables to ``"centred"`` or ``"noncentred"``; others are learnt.  None disables
     non-centring.
     """
-    parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
     choices = None if noncentring is None else tuple(sorted(noncentring.items()))
-    key = (tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX, choices)
+    key = state_of(model, vars), flat_layout(vars, point), choices
     densities: dict[tuple, ModelDensity] = model_cache(model, "log density")
     if key not in densities:
         densities[key] = ModelDensity(vars, model, point, noncentring)

@@ -11,6 +11,7 @@ import xarray as xr
 
 from pmm_mcmc.model.checks import check_direction
 from pmm_mcmc.run.background import Background
+from pmm_mcmc.run.by_name import others_by_name
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import FinishedChunk
@@ -23,15 +24,12 @@ from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.signals import StopRequest, stop_on_signals
 from pmm_mcmc.run.starts import density_at, draws_of_prior, starts
 from pmm_mcmc.run.until import DRAWS, UntilKnown, until_of
+from pmm_mcmc.warmup.warm_start import WarmStart
 
 __all__ = ["extend", "sample"]
 
-# Arguments that have another place now: pmm.extend, pmm.Jax, none.
-_OLD_NAMES = (
-    "more", "device", "precision", "chain_batch_size", "superchains",
-)  # fmt: skip
 
-
+@others_by_name
 def sample(
     draws: int | Literal["auto"] = DRAWS,
     *,
@@ -41,6 +39,7 @@ def sample(
     model: Any = None,
     random_seed: Any = None,
     initvals: Any = None,
+    start: xr.DataTree | str | os.PathLike[str] | None = None,
     var_names: Sequence[str] | None = None,
     cores: int | None = None,
     backend: str | Jax = "auto",
@@ -86,16 +85,20 @@ def sample(
         for a NumPyro or Stan model.  For any :class:`pmm_mcmc.LogDensity` an array ``(d,)`` or ``(chains, d)`` of
         unconstrained coordinates.  By default uniformly within one unit of the model's initial point, nearer or further
         where there is no density.
+    start
+        A former result for the same variables and step, with other data or priors or a fold left out, or the path of
+        its store.  Its setting is checked on one block of the new posterior, and kept, refined, or dropped for a cold
+        start (see Notes).
     var_names
         Variables in the result; by default all, with deterministics.
     cores
         Number of threads that run chains on numba; by default all processors that this process may use.
     backend
-        "numba": compiled loops on CPU threads, one chain each.  "tape": the same loops over a log density that needs no
-        compiler, for first draws within seconds: its operations are data of a loop that is compiled once a machine.
-        Draws are those of numba to rounding, at up to twice the time; numba compiles a model with an operation that
-        the tape lacks.  "jax": chains in lockstep on JAX's devices.  "auto": JAX for a :class:`pmm_mcmc.LogDensity` or
-        if it has an accelerator, otherwise numba.  A :class:`Jax` says on which device, in which precision.
+        "numba": compiled loops on CPU threads, one chain each.  "tape": the same without compiling the model, for first
+        draws within seconds; to rounding the same draws, at up to twice the time, and numba for a model that has an
+        operation which no tape runs.  "jax": chains in lockstep on JAX's default device, an
+        accelerator if it has one.  "auto": numba for a PyMC model and a C function, JAX for a JAX function.  A
+        :class:`Jax` says on which device, in which precision.
     store
         Path, or URL that fsspec knows, of a zarr store that is written during the run and can be read at any time with
         :func:`pmm_mcmc.open`.  The returned result reads from it when it is used.
@@ -131,8 +134,6 @@ def sample(
         ``stop()`` and ``wait()``, of which the last two return the result.
     **others
         Arguments of ``pm.sample`` with another name here, or with no meaning, are refused with what to use instead.
-        Those that this function once had are understood: ``more`` (:func:`pmm_mcmc.extend`), ``device``,
-        ``precision`` and ``chain_batch_size`` (:class:`Jax`), ``superchains``.
 
     Returns
     -------
@@ -181,18 +182,7 @@ def sample(
     >>> dt["posterior"]["x"].shape
     (8, 50, 3)
     """
-    old = {name: others.pop(name) for name in _OLD_NAMES if name in others}
-    more = old.pop("more", None)
-    finished_run = None if more is None else FinishedRun.of(more)
-    if adjusted is None:
-        adjusted = others.pop("exact", None)  # its old name
-    request = Request.checked(
-        sample, others, finished_run, step=step, draws=draws, tune=tune, chains=chains, model=model,
-        random_seed=random_seed, initvals=initvals, var_names=var_names, cores=cores, backend=backend, store=store,
-        resume=resume, discard_tuned_samples=discard_tuned_samples, log_likelihood=log_likelihood, keep=keep,
-        adjusted=adjusted, callback=callback, progressbar=progressbar,
-        compute_convergence_checks=compute_convergence_checks, **old,
-    )  # fmt: skip
+    request = Request.checked(sample, locals())
     if not isinstance(blocking, bool):
         raise ValueError(f"blocking={blocking!r}: must be True or False")
     if blocking:
@@ -200,6 +190,7 @@ def sample(
     return cast(xr.DataTree, Background(_drawn, request))  # so that other calls have the type of their result
 
 
+@others_by_name
 def extend(
     dt: xr.DataTree,
     draws: int | Literal["auto"] = DRAWS,
@@ -249,10 +240,7 @@ def extend(
     >>> pmm.extend(dt, 30, model=model, progressbar=False)["posterior"].sizes["draw"]
     50
     """
-    request = Request.checked(
-        extend, others, FinishedRun.of(dt), draws=draws, model=model, cores=cores, callback=callback,
-        progressbar=progressbar, compute_convergence_checks=compute_convergence_checks,
-    )  # fmt: skip
+    request = Request.checked(extend, locals(), FinishedRun.of(dt))
     return _drawn(request, StopRequest())
 
 
@@ -265,11 +253,14 @@ def _drawn(request: Request, stopped: StopRequest) -> xr.DataTree:
         processes = plan.processes(request.chains)
         processes.check(request.store, draws=request.draws, resume=request.resume)
         seed = request.common_seed(processes)
-        with processes.together(), recorder_of(request, plan, seed, processes, console.log) as recorder:
+        with processes.failing_together(), recorder_of(request, plan, seed, processes, console.log) as recorder:
             console.compiles("the method")
             run = recorder.run
             if run is None:
                 run = _start(request, plan, recorder.seed)
+                trial = run.warm_start
+                if trial is not None and trial.outcome:
+                    console.log("%s", trial.words(float(run.n_grad.mean())))
                 recorder.begin(run)
             if not run.tuning:
                 recorder.note(run.attributes(plan))
@@ -310,6 +301,9 @@ def _start(request: Request, plan: SamplingPlan, seed: int) -> Run:
     positions = starts(plan, request.initvals, request.chains, request.superchains, rng)
     if plan.model is not None:
         check_direction(plan.model, positions[0], lambda x: density_at(plan.engine, x))
+    if request.start is not None:
+        trial = WarmStart(positions, draws_of_prior(plan, rng))
+        return request.start.begin(plan, request, trial, rng)
     run = Run.start(plan, positions, request.tune, rng)
     run.warming.prior = draws_of_prior(plan, rng) if request.adapts else None
     return run

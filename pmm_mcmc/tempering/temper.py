@@ -11,13 +11,13 @@ from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
-import pymc as pm
 import xarray as xr
 
 from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.model.checks import flat_priors, model_of
 from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.model.reading import children_of
-from pmm_mcmc.model.tempered import improper_priors
+from pmm_mcmc.run.by_name import others_by_name
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import FinishedChunk
@@ -37,6 +37,7 @@ __all__ = ["temper"]
 _log = logging.getLogger("pmm_mcmc")
 
 
+@others_by_name
 def temper(
     draws: int = DRAWS,
     *,
@@ -110,12 +111,7 @@ def temper(
     >>> "log_evidence" in dt["ladder"]
     True
     """
-    request = Request.checked(
-        temper, others, draws=draws, tune=tune, chains=chains, ladder=ladder, reference=reference, step=step,
-        model=model, random_seed=random_seed, initvals=initvals, var_names=var_names, cores=cores, backend=backend,
-        store=store, resume=resume, log_likelihood=log_likelihood, callback=callback, progressbar=progressbar,
-        compute_convergence_checks=compute_convergence_checks, adjusted=True, superchains=None,
-    )  # fmt: skip
+    request = Request.checked(temper, locals() | {"adjusted": True})
     return _tempered(request)
 
 
@@ -186,8 +182,8 @@ def _reference_of(model: Any, reference: Any) -> str:
                 "reference='prior': a LogDensity has no prior that is known; leave reference out, or take 'gaussian'"
             )
         return "gaussian"
-    model = pm.modelcontext(model)
-    improper = improper_priors(model)
+    model = model_of(model)
+    improper = [rv.name for rv in flat_priors(model)]
     if reference == "prior" and improper:
         raise ValueError(
             f"reference='prior': nothing can be drawn from the flat prior of {', '.join(improper)}; give a proper "
@@ -203,7 +199,7 @@ def _say_what_is_centred(request: Request, console: Console) -> None:
     """Log which variables of a hierarchy stay centred on a ladder."""
     if isinstance(request.model, LogDensity):
         return
-    children = children_of(pm.modelcontext(request.model))
+    children = children_of(model_of(request.model))
     if children:
         console.log(
             "Not non-centred on a ladder: %s. If the verdict is that draws are too few, write the model non-centred by "
