@@ -76,7 +76,7 @@ def gradients(name: str) -> str:
     results = []
     for density in (numba, tape):
         function = density.function("joint")
-        table = density.table("joint", density.structure.initial_sites())
+        table = density.table("joint", density.structure.initial_noncentring())
         rows = np.zeros((POINTS, density.width + 1))
         for x, row in zip(points, rows, strict=True):
             row[-1] = repeated(function, x, row[:-1], table, 1)

@@ -40,10 +40,11 @@ class TapedDensity:
         self.d = density.d
         self.structure = density.structure
         self.width = density.width
-        self._inputs = [flat] if density.sites is None else [flat, density.sites]
-        self._sites = np.empty(0) if density.sites is None else np.array(density.sites.get_value(), dtype=float)
+        parameters = density.density_parameters
+        self._inputs = [flat] if parameters is None else [flat, parameters]
+        self._parameters = np.array([] if parameters is None else parameters.get_value(), dtype=float)
         variables = dict.fromkeys(ancestors(outputs))
-        self._shared = [v for v in variables if isinstance(v, SharedVariable) and v is not density.sites]
+        self._shared = [v for v in variables if isinstance(v, SharedVariable) and v is not parameters]
         self._graph = FunctionGraph([*self._inputs, *self._shared], list(outputs), clone=True)
         self._graph.attach_feature(Supervisor(self._graph.inputs))  # without which PyTensor complains
         numba_mode().excluding(*_NOT_REWRITTEN).optimizer.rewrite(self._graph)
@@ -54,7 +55,7 @@ class TapedDensity:
         """Return the tape for the current data."""
         self._data = [np.array(shared.get_value(borrow=True)) for shared in self._shared]
         builder = Builder()
-        inputs = [builder.new((size,)) for size in (self.d, len(self._sites))[: len(self._inputs)]]
+        inputs = [builder.new((size,)) for size in (self.d, len(self._parameters))[: len(self._inputs)]]
         outputs = trace(builder, self._graph, [*inputs, *self._data])
         return builder.finish(inputs, [builder.copy(output) for output in outputs])
 
@@ -62,20 +63,21 @@ class TapedDensity:
         """Return the C function of the engine's signature, which is that of any model."""
         return native()
 
-    def table(self, output: str, sites: np.ndarray | None = None) -> np.ndarray:
+    def table(self, output: str, density_parameters: np.ndarray | None = None) -> np.ndarray:
         """Return the addresses of the tape and of a workspace, which only one thread may use at a time.
 
-        ``output`` is ``"joint"``, or ``"gradient"`` for the gradient alone; ``sites`` are those of the non-centring.
+        ``output`` is ``"joint"``, or ``"gradient"`` for the gradient alone.
         """
+        parameters = self._parameters if density_parameters is None else density_parameters
         current = [shared.get_value(borrow=True) for shared in self._shared]
-        lengthened = sites is not None and len(sites) != len(self._sites)  # by the mixture of a ladder
-        if lengthened or not all(map(np.array_equal, current, self._data)):
-            self._sites = self._sites if sites is None else np.array(sites, dtype=float)
+        # The mixture that a ladder begins from has its own number of parameters.
+        if len(parameters) != len(self._parameters) or not all(map(np.array_equal, current, self._data)):
+            self._parameters = np.array(parameters, dtype=float)
             self._tape = self._built()
         code, template, inputs, (value, evaluation) = self._tape
         workspace = template.copy()
-        if len(self._sites):
-            workspace[inputs[1] : inputs[1] + len(self._sites)] = self._sites if sites is None else sites
+        for start in inputs[1:]:
+            workspace[start : start + len(parameters)] = parameters
         width = self.width if output == "joint" else self.d
         places = code.ctypes.data, len(code), workspace.ctypes.data, len(workspace), value, evaluation, width
         table = np.array(places, dtype=np.int64)

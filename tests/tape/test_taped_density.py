@@ -49,8 +49,8 @@ def compared(model, outputs=("joint",)):
     point = model.initial_point(0)
     start = np.concatenate([np.ravel(point[var.name]) for var in model.value_vars]).astype(float)
     points = start + 0.3 * rng.normal(size=(20, density.d))
-    first = density.structure.initial_sites()
-    sites = np.abs(rng.normal(size=first.shape)) if density.sites is not None else first
+    first = density.structure.initial_noncentring()
+    sites = np.abs(rng.normal(size=first.shape)) if density.density_parameters is not None else first
     for output in outputs:
         expected, mine = (evaluations(each, output, points, sites) for each in (density, tape))
         scale = np.abs(np.where(np.isfinite(expected), expected, 0.0)).max(axis=1, keepdims=True)
@@ -136,7 +136,7 @@ def test_data_that_changed_are_read_again(size):
     with model:
         pm.set_data({"data": rng.normal(size=(4, size))})
     x = rng.normal(size=(1, density.d))
-    sites = density.structure.initial_sites()
+    sites = density.structure.initial_noncentring()
     expected, mine = (evaluations(each, "joint", x, sites) for each in (density, tape))
     np.testing.assert_allclose(mine, expected, rtol=1e-10)
 
