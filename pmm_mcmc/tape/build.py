@@ -100,8 +100,7 @@ class Builder:
 
     @staticmethod
     def _place(view: np.ndarray) -> tuple[int, int]:
-        base = view.base
-        assert base is not None
+        base: Any = view.base
         start, first = (array.__array_interface__["data"][0] for array in (base, view))
         return id(base), (first - start) // 8
 
@@ -153,10 +152,6 @@ class Builder:
         out = self.new(np.shape(value) if shape is None else shape)
         self.emit(loop.COPY, out, value)
         return out
-
-    def contiguous(self, value: np.ndarray) -> np.ndarray:
-        """Return a value whose elements lie side by side."""
-        return value if value.flags.c_contiguous else self.copy(value)
 
     def reduce(self, code: int, value: np.ndarray, axes: Sequence[int]) -> np.ndarray:
         """Return the result of a reduction over axes."""

@@ -48,12 +48,11 @@ class TapedDensity:
         self._graph = FunctionGraph([*self._inputs, *self._shared], list(outputs), clone=True)
         self._graph.attach_feature(Supervisor(self._graph.inputs))  # without which PyTensor complains
         numba_mode().excluding(*_NOT_REWRITTEN).optimizer.rewrite(self._graph)
-        self._data: list[np.ndarray] = []
         self._tape = self._built()
 
     def _built(self) -> Tape:
         """Return the tape for the current data."""
-        self._data = [np.array(shared.get_value(borrow=True)) for shared in self._shared]
+        self._data: list[np.ndarray] = [np.array(shared.get_value(borrow=True)) for shared in self._shared]
         builder = Builder()
         inputs = [builder.new((size,)) for size in (self.d, len(self._parameters))[: len(self._inputs)]]
         outputs = trace(builder, self._graph, [*inputs, *self._data])

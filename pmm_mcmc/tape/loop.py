@@ -87,9 +87,6 @@ def _dot(w, a, an, b, bn, n):
 
 @_inner
 def _softplus(x):
-    # Where the other branches end, they are exact to rounding.
-    if x < -37.0:
-        return math.exp(x)
     if x < 18.0:
         return math.log1p(math.exp(x))
     if x < 33.3:

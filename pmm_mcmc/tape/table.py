@@ -164,10 +164,11 @@ def _subtensor(builder: Builder, op: Any, x: Any, *values: Any) -> Any:
     index = _indices(builder, op, values)
     if not any(isinstance(each, np.ndarray) for each in index):
         return x[(*index, ...)]
-    places = _offsets(x)[index]
+    first, offsets = _offsets(x)
+    places = offsets[index]
     out = builder.new(places.shape)
     if places.size:
-        builder.emit(loop.GATHER, out.reshape(-1), _first(x), places.reshape(-1))
+        builder.emit(loop.GATHER, out.reshape(-1), first, places.reshape(-1))
     return out
 
 
@@ -181,22 +182,19 @@ def _inc_subtensor(builder: Builder, op: Any, x: Any, y: Any, *values: Any) -> A
         return out
     if getattr(op, "ignore_duplicates", False):
         raise Unsupported("an increment that ignores duplicates")
-    places = _offsets(out)[index]
+    first, offsets = _offsets(out)
+    places = offsets[index]
     if places.size:
         row = builder.copy(y, places.shape).reshape(-1)
         code = loop.SCATTER_SET if op.set_instead_of_inc else loop.SCATTER_ADD
-        builder.emit(code, _first(out), row, places.reshape(-1), inner=1)
+        builder.emit(code, first, row, places.reshape(-1), inner=1)
     return out
 
 
-def _offsets(x: Any) -> np.ndarray:
-    """Return how far each element of a view is from its first."""
+def _offsets(x: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first element of a view, and how far each is from it."""
     steps = [np.arange(size) * (stride // 8) for size, stride in zip(x.shape, x.strides, strict=True)]
-    return sum(np.ix_(*steps), np.zeros(x.shape, np.int64))
-
-
-def _first(x: Any) -> Any:
-    return x[(slice(0, 1),) * x.ndim].reshape(-1)
+    return x[(slice(0, 1),) * x.ndim].reshape(-1), sum(np.ix_(*steps), np.zeros(x.shape, np.int64))
 
 
 def _dimshuffle(builder: Builder, op: Any, x: Any) -> Any:
@@ -271,9 +269,8 @@ def _solve_triangular(builder: Builder, op: Any, a: Any, b: Any) -> Any:
     return out
 
 
-_TENSORS |= dict.fromkeys(
-    ("TensorFromScalar", "ScalarFromTensor", "SpecifyShape", "DeepCopyOp"), lambda builder, op, x, *rest: x
-)
+_SAME = ("TensorFromScalar", "ScalarFromTensor", "SpecifyShape", "DeepCopyOp")
+_TENSORS |= dict.fromkeys(_SAME, lambda builder, op, x, *rest: x)
 _TENSORS |= dict.fromkeys(("CAReduce", "Sum", "Prod", "Max", "Min", "All", "Any"), _reduction)
 _TENSORS |= dict.fromkeys(("Subtensor", "AdvancedSubtensor"), _subtensor)
 _TENSORS |= dict.fromkeys(("IncSubtensor", "AdvancedIncSubtensor"), _inc_subtensor)
@@ -288,7 +285,9 @@ _TENSORS |= {
     "ExtractDiag": lambda builder, op, x: x.diagonal(op.offset, op.axis1, op.axis2),
     "Join": lambda builder, op, *values: _joined(builder, op.axis, values),
     "MakeVector": lambda builder, op, *values: _joined(builder, 0, [np.reshape(each, 1) for each in values]),
-    "Reshape": lambda builder, op, x, shape: builder.contiguous(x).reshape(tuple(_numbers(builder, shape))),
+    "Reshape": lambda builder, op, x, shape: (x if x.flags.c_contiguous else builder.copy(x)).reshape(
+        tuple(_numbers(builder, shape))
+    ),
     "Shape": lambda builder, op, x: np.asarray(x.shape),
     "Shape_i": lambda builder, op, x: np.asarray(x.shape[op.i]),
     "SolveTriangular": _solve_triangular,
