@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
-from pmm_mcmc.diagnostics.unadjusted import ADJUST, ruled_out
+from pmm_mcmc.diagnostics.unadjusted import ADJUST
 
 if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.reading import Run
@@ -62,10 +62,6 @@ def _corrected_means(run: Run) -> str:
     if len(unknown):
         names = _abbreviated(list(unknown.index))
         text = f"corrected means are {within}{_constants(run)}; the bias of {names} is not measurable: {ADJUST}."
-    expected_bias = run.setting("expected_bias")
-    unseen = expected_bias is not None and bool(np.isnan(expected_bias).any())
-    if unseen and not ruled_out(biases):
-        text += f" No warm-up has seen whether the step is too long: {ADJUST}."
     return text
 
 
@@ -86,7 +82,7 @@ def _abbreviated(labels: list[str]) -> str:
 def unvisited(run: Run) -> str:
     """Return words on a mode that no chain visits, empty if there is none."""
     mode = run.other_mode
-    if mode is None or mode.visited:
+    if mode is None:
         return ""
     if mode.hidden:
         return f"{mode.share} is where the warm-up had no draw, around the chains or narrow within them"

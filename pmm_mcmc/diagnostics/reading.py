@@ -12,7 +12,6 @@ import pandas as pd
 import xarray as xr
 from scipy.special import gammaincinv
 
-from pmm_mcmc.diagnostics.breaks import Break
 from pmm_mcmc.diagnostics.folds import Folds
 from pmm_mcmc.diagnostics.identity import holds, identity_of, whitened_identity
 from pmm_mcmc.diagnostics.modes import Mode
@@ -28,7 +27,7 @@ from pmm_mcmc.warmup.thresholds import THRESHOLDS as WARMUP
 
 __all__ = ["FINDINGS", "Run", "read"]
 
-# Attribute of a result: the findings of searches after the draws, as JSON: modes, breaks, necks.
+# Attribute of a result: the findings of searches after the draws, as JSON: modes, jump and necks.
 FINDINGS = "findings"
 
 
@@ -109,9 +108,9 @@ class Run:
         return json.loads(self.posterior.attrs.get(FINDINGS, "{}"))
 
     @property
-    def broken(self) -> Break | None:
-        """The jump or wall between draws, if there is one."""
-        return Break.of(self.findings.get("breaks", {}))
+    def jumps(self) -> bool:
+        """Whether the log density jumps between draws."""
+        return bool(self.findings.get("jump", 0.0))
 
     @property
     def other_mode(self) -> Mode | None:
@@ -240,9 +239,9 @@ class Run:
     @cached_property
     def correctable(self) -> bool:
         """Whether there are gradients, and the Stein identity can correct the draws."""
-        # Where the density jumps, or may end at a wall, the identity lacks a boundary term.
+        # Where the density jumps, or may end, the identity lacks a boundary term.
         failures = int(self.stats["model_failures"].sum()) if "model_failures" in self.stats else 0
-        if not self.has_gradients or self.broken is not None or failures > _beyond_chance(self.chains * self.draws):
+        if not self.has_gradients or self.jumps or failures > _beyond_chance(self.chains * self.draws):
             return False
         # A scale so small that non-centred coordinates overflow.
         return bool(np.isfinite(self.sampled_position).all()) and not self.has_edge

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from pmm_mcmc.diagnostics.moments_summary import MomentsRun
 from pmm_mcmc.diagnostics.necks import TAIL, mass_beyond
 from pmm_mcmc.diagnostics.parameters import checked
 from pmm_mcmc.diagnostics.reading import Run, read
-from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, format_with_limit, verdict_of
+from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, format_with_limit, reason_of_largest, verdict_of
 from pmm_mcmc.diagnostics.table import remembered
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.diagnostics.unadjusted import ADJUST
@@ -46,11 +47,9 @@ def verdict(dt: Any) -> Verdict:
     Otherwise it is **trusted**.  The percentage in the sentence is two standard errors of the mean that is known worst.
     Modes that neither chains nor scouts have met are not seen.
 
-    Unadjusted draws are **not trusted** also if the log density jumps, or ends at a wall, between draws; if too many
-    transitions were unstable; if the bias of a mean or a standard deviation exceeds 0.075 posterior standard deviations
-    (of a mean, with the share that the correction did not remove); or if the step is not stable where the posterior is
-    steepest.  They are **undecided** also if no bias could be measured, if chains move between modes of unequal width,
-    or if the step is much longer than warm-up would have made it, and the draws do not rule out a bias of 0.1.
+    Unadjusted draws are **not trusted** also if too many transitions were unstable, or if the bias of a mean or a
+    standard deviation exceeds 0.075 posterior standard deviations (of a mean, with the share that the correction did
+    not remove).  They are **undecided** also if no bias could be measured.
 
     Parameters
     ----------
@@ -128,42 +127,29 @@ def one_chain(run: Run) -> Reason | None:
 
 def r_hat(run: Run) -> Reason | None:
     """Return a reason if chains disagree."""
-    values = run.r_hat
-    if not (values > THRESHOLDS.r_hat).any():
-        return None
-    label = str(values.idxmax())
-    value, limit = format_with_limit(values[label], THRESHOLDS.r_hat, 3)
-    text = f"{values.name} of {label} is {value}, limit {limit}"
-    remedy = _APART if run.keep_apart(label) else MORE
-    return Reason("r_hat", text, remedy, label, float(values[label]), THRESHOLDS.r_hat)
+    text = f"{run.r_hat.name} of {{label}} is {{value}}, limit {{limit}}"
+    reason = reason_of_largest("r_hat", text, MORE, run.r_hat, THRESHOLDS.r_hat, digits=3)
+    if reason is not None and run.keep_apart(str(reason.parameter)):
+        return replace(reason, remedy=_APART)
+    return reason
 
 
 def mcse_of_mean(run: Run) -> Reason | None:
     """Return a reason if a mean is not known well enough."""
-    if not (run.errors > THRESHOLDS.mcse).any():
-        return None
-    label = str(run.errors.idxmax())
-    value, limit = format_with_limit(run.errors[label], THRESHOLDS.mcse, 2)
-    text = f"the mean of {label} is known to {value} posterior sd only, limit {limit}"
-    return Reason("mcse", text, MORE, label, float(run.errors[label]), THRESHOLDS.mcse)
+    text = "the mean of {label} is known to {value} posterior sd only, limit {limit}"
+    return reason_of_largest("mcse", text, MORE, run.errors, THRESHOLDS.mcse, digits=2)
 
 
 def mcse_of_sd(run: Run) -> Reason | None:
     """Return a reason if the standard deviation of a free variable is not known well enough."""
-    unexplained = run.errors_of_sd.where(run.table["bias"].isna())
-    if not (unexplained > THRESHOLDS.mcse).any():
-        return None
-    label = str(unexplained.idxmax())
-    value, limit = format_with_limit(100.0 * unexplained[label], 100.0 * THRESHOLDS.mcse, 0)
-    text = f"the sd of {label} is known to {value} % only, limit {limit} %"
-    return Reason("mcse", text, MORE, label, float(unexplained[label]), THRESHOLDS.mcse)
+    text = "the sd of {label} is known to {value} % only, limit {limit} %"
+    errors = run.errors_of_sd.where(run.table["bias"].isna())  # where gradients explain the mean, they explain the sd
+    return reason_of_largest("mcse", text, MORE, errors, THRESHOLDS.mcse, digits=0, percent=True)
 
 
 def divergences(run: Run) -> Reason | None:
     """Return a reason if more transitions diverged than are harmless; of other samplers, if one did."""
     if "diverging" not in run.stats:
-        return None
-    if run.adjusted and run.broken is not None:  # beyond a wall there is no density, and proposals there are rejected
         return None
     flags = run.stats["diverging"].values
     count = int(flags.sum())
@@ -224,7 +210,7 @@ def equilibration(run: Run) -> Reason | None:
 def identity(run: Run) -> Reason | None:
     """Return a reason if the Stein identity fails, in one coordinate or on average over all."""
     plain = run.identity
-    if plain is None or (run.adjusted and run.broken is not None):  # at an edge or a jump it lacks a boundary term
+    if plain is None or run.jumps:  # at a jump it lacks a boundary term
         return None
     whitened = run.whitened_identity
     degrees = run.identity_degrees

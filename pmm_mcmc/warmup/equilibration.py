@@ -52,8 +52,6 @@ def adjusted_setting(tuned: TunedParameters, kernel: Kernel, step: float | None 
         K=1,
         friction=adjusted_friction(step) * tuned.friction,
         steps_per_draw=1,
-        halving_cost=math.nan,
-        expected_bias=0.0,
     )
 
 

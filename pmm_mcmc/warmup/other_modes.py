@@ -19,15 +19,11 @@ class OtherModes(NamedTuple):
         Number of the unconstrained coordinate in which the largest of them is furthest away, and its position there;
         -1 and NaN if there is none, or if the mass is a broad slab or a narrow spike
         (:mod:`pmm_mcmc.warmup.hidden_mass`).
-    visited
-        1 if chains visit every mode: coordinate and position are then those of a mode whose volume differs from that
-        of the highest one.  0 otherwise.
     """
 
     mass: float = math.nan
     coordinate: int = -1
     position: float = math.nan
-    visited: int = 0
 
     @property
     def statistics(self) -> dict[str, float | int]:
@@ -36,4 +32,4 @@ class OtherModes(NamedTuple):
 
 
 # The names of the fields among the statistics of draws.
-OTHER_MODES = ("other_modes", "other_mode_coordinate", "other_mode_position", "other_mode_visited")
+OTHER_MODES = ("other_modes", "other_mode_coordinate", "other_mode_position")

@@ -189,8 +189,7 @@ class Warmup:
             self._end_trial()
         self._noncentring = NoncentringFit()
         self.length = self.boundary = self.done
-        tuned = step_size.with_costs(self.arguments, self.tuned, self._lipschitz, self._refined())
-        self.tuned = tuned._replace(steps_per_draw=self._steps_per_draw())
+        self.tuned = self.tuned._replace(steps_per_draw=self._steps_per_draw())
         return self.tuned
 
     def _extend(self, block: Block) -> bool:
@@ -329,11 +328,6 @@ class Warmup:
         if not self.clean and step_size.found_by_curvature(self.arguments):
             self._set_step(THRESHOLDS.shrink * self.tuned.step_size)
             self.blocks = []
-
-    def _refined(self) -> float:
-        """Return the share of refined steps at the final setting, 0 if it has no draws."""
-        refined = [block.refined > 0 for block in self.blocks] if self.frozen is not None else []
-        return float(np.concatenate(refined, axis=1).mean()) if refined else 0.0
 
     def _steps_per_draw(self) -> int:
         if self.arguments.steps_per_draw is not None:

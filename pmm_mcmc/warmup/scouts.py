@@ -10,9 +10,6 @@ chains is Laplace's too or, where they have no strict maximum, that of a Gaussia
 
 Two kinds of mass have no maximum that a scout reaches: a broad slab around a spike, and a spike so narrow that no draw
 met it (:mod:`pmm_mcmc.warmup.hidden_mass`).
-
-Modes that chains visit are reported if their volumes differ: a step widens the narrower mode more, so its weight comes
-out too small, and no identity within a mode shows that.
 """
 
 from __future__ import annotations
@@ -103,8 +100,7 @@ class _Search:
             return OtherModes()
         candidates = self._apart(ends, chain_maxima, y)
         if not candidates:
-            hidden = self._hidden(chain_maxima, y, lp)
-            return OtherModes(hidden) if hidden else self._unequal_modes(chain_maxima, x)
+            return OtherModes(self._hidden(chain_maxima, y, lp))
         chain_masses = [mass for mass in map(self._log_mass, chain_maxima) if np.isfinite(mass)]
         chain_mass = np.logaddexp.reduce(chain_masses) if chain_masses else np.mean(lp) + 0.5 * d
         masses = []
@@ -119,13 +115,10 @@ class _Search:
         self.other_maxima = self._map.place(
             np.stack([end.y for end, mass in zip(candidates, masses, strict=True) if mass])
         )
-        return self._reported(candidates[int(np.argmax(masses))], total / (1.0 + total), x.mean(axis=0), x)
-
-    def _reported(self, mode: _Maximum, mass: float, centre: np.ndarray, x: np.ndarray, visited: int = 0) -> OtherModes:
-        """Return the report of a mode away from a centre, in standard deviations of draws ``x``."""
-        position = self._map.place(mode.y)
-        coordinate = int((np.abs(position - centre) / np.maximum(x.std(axis=0), 1e-300)).argmax())
-        return OtherModes(mass, coordinate, float(position[coordinate]), visited)
+        position = self._map.place(candidates[int(np.argmax(masses))].y)
+        offset = np.abs(position - x.mean(axis=0)) / np.maximum(x.std(axis=0), 1e-300)
+        coordinate = int(offset.argmax())
+        return OtherModes(total / (1.0 + total), coordinate, float(position[coordinate]))
 
     def _hidden(self, chain_maxima: list[_Maximum], y: np.ndarray, lp: np.ndarray) -> float:
         """Return the share of the mass that no draw has met around the chains or about their highest maximum."""
@@ -152,29 +145,6 @@ class _Search:
             heights[heaviest[~smooth]] = -np.inf
             share = mass_around(places, heights, y, lp)
         return share
-
-    def _unequal_modes(self, chain_maxima: list[_Maximum], x: np.ndarray) -> OtherModes:
-        """Report the heaviest mode that chains visit of another volume than their highest one.
-
-        The error of a step depends on the width of a mode: the weights of modes of one volume are still right.
-        """
-        modes: list[_Maximum] = []
-        each = min(self._engine.d, THRESHOLDS.exact_hessian) + THRESHOLDS.points_between
-        for home in sorted(chain_maxima, key=lambda home: -home.lp):
-            enough = self._left > (len(modes) + 1) * each
-            if len(modes) < THRESHOLDS.most_modes and enough and not any(self._same(home, mode) for mode in modes):
-                modes.append(home)
-        if len(modes) < 2:
-            return OtherModes(0.0)
-        masses = np.array([self._log_mass(mode) for mode in modes])
-        with np.errstate(invalid="ignore"):  # where there is no strict maximum
-            volumes = masses - [mode.lp for mode in modes]
-            weights = np.exp(masses - np.logaddexp.reduce(masses))
-            other = (np.abs(volumes - volumes[0]) > np.log(THRESHOLDS.volumes)) & (weights > THRESHOLDS.mass)
-        if not other.any() or not THRESHOLDS.mass < weights[0] < 1.0:
-            return OtherModes(0.0)
-        i = int(np.argmax(np.where(other, weights, 0.0)))
-        return self._reported(modes[i], float(weights[i]), self._map.place(modes[0].y), x, 1)
 
     @property
     def _left(self) -> int:

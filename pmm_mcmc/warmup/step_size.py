@@ -16,15 +16,12 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.langevin.methods import METHODS, OVERDAMPED, Kernel, Scheme
-from pmm_mcmc.langevin.stability import SOUND, steepest_curvature
-from pmm_mcmc.langevin.transitions import SUBSTEPS
 from pmm_mcmc.warmup.friction import adjusted_friction, default_friction
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = [
-    "allowed_error", "expected_bias", "fixed_setting", "found_by_curvature", "in_exact_laws", "lipschitz_bound",
-    "longest", "midpoint_count", "rare_curvature", "safe_step", "start", "step_for_acceptance", "with_adjusted_step",
-    "with_costs", "with_step",
+    "allowed_error", "fixed_setting", "found_by_curvature", "lipschitz_bound", "longest", "midpoint_count",
+    "rare_curvature", "safe_step", "start", "step_for_acceptance", "with_adjusted_step", "with_step",
 ]  # fmt: skip
 
 
@@ -159,52 +156,6 @@ def _around_one(lipschitz: float) -> tuple[float, float]:
     return 1.0 + lipschitz, max(1.0 - lipschitz, 1.0 / (1.0 + lipschitz))
 
 
-def expected_bias(
-    arguments: MethodArguments,
-    step_size: float,
-    friction: float,
-    K: int,
-    lipschitz: float,
-    d: int,
-    refined: float = 0.0,
-) -> float:
-    r"""Return the bias of means to be expected of a step where the curvature is ``lipschitz``, in posterior sds.
-
-    The curvature is the largest in whitened coordinates (of the remainder, for the recycled scheme).  With
-    :math:`\epsilon` the method's relative error of the variance, exact on the Gaussian of that curvature, it is the
-    inverse of :func:`allowed_error`,
-
-    .. math:: \epsilon \, / \min(1, \sqrt{8 / d}) .
-
-    The automatic step is the longest at which this is ``target_bias``.  It is a bound rather than an estimate: the bias
-    may be much smaller.  Above the largest curvature at which the step has a stationary law, :math:`\epsilon` is that
-    of this curvature, and at least 1; for a method that does not see the curvature it is infinite.  The share of
-    ``refined`` steps counts with the length of their parts.  0 for an adjusted method, which has no bias.
-    """
-    kernel = arguments.kernel
-    if kernel.adjusted:
-        return 0.0
-    if refined > 0.0:
-        unrefined_bias = expected_bias(arguments, step_size, friction, K, lipschitz, d)
-        refined_bias = expected_bias(arguments, step_size / SUBSTEPS, friction, K, lipschitz, d)
-        return (1.0 - refined) * unrefined_bias + refined * refined_bias
-    least = 0.0
-    if arguments.sees_curvature:
-        stable = THRESHOLDS.stable_margin / SOUND * steepest_curvature(kernel, step_size, friction, K)
-        least = float(lipschitz > stable)
-        lipschitz = min(lipschitz, stable)
-    curvatures = _around_one(lipschitz) if kernel.scheme == Scheme.RECYCLED else (lipschitz,)
-    cells = in_exact_laws(kernel, K)
-    error = max(abs(variance_error(kernel, step_size, friction, cells, c)) for c in curvatures)
-    return max(error, least) / allowed_error(1.0, d)
-
-
-def in_exact_laws(kernel: Kernel, K: int) -> int | None:
-    """Return the number of midpoints that stands for ``K`` in exact laws, whose cost grows with it."""
-    has_many = kernel.scheme == Scheme.CELLS and kernel.option == 2 and K > THRESHOLDS.many_midpoints
-    return None if has_many else min(K, THRESHOLDS.many_midpoints)
-
-
 def _rounded(value: float) -> float:
     """Round to the nearest 5 %, so that the cache has their bisections."""
     return float(1.05 ** np.round(np.log(value) / np.log(1.05)))
@@ -239,9 +190,9 @@ def found_by_curvature(arguments: MethodArguments) -> bool:
     return arguments.step_size is None and not arguments.kernel.adjusted
 
 
-def longest(arguments: MethodArguments, tuned: TunedParameters, curvature: float, share: float = 1.0) -> float:
-    """Return the longest step whose error stays within a ``share`` of the allowed one, at the present friction."""
-    return safe_step(arguments, tuned.friction, curvature, share * _allowed(arguments, tuned))
+def longest(arguments: MethodArguments, tuned: TunedParameters, curvature: float) -> float:
+    """Return the longest step whose error stays within the allowed one, at the present friction."""
+    return safe_step(arguments, tuned.friction, curvature, _allowed(arguments, tuned))
 
 
 def start(arguments: MethodArguments, tuned: TunedParameters, curvature: float) -> float:
@@ -276,19 +227,6 @@ def with_adjusted_step(tuned: TunedParameters, step: float) -> TunedParameters:
     """Return the setting of adjusted draws with another step, and the friction that goes with it."""
     friction = tuned.friction * adjusted_friction(step) / adjusted_friction(tuned.step_size)
     return tuned._replace(step_size=step, friction=friction)
-
-
-def with_costs(arguments: MethodArguments, tuned: TunedParameters, curvature: float, refined: float) -> TunedParameters:
-    """Return the setting with its ``expected_bias``, and with ``halving_cost``, the price of half the bias.
-
-    ``refined`` is the share of the steps that are refined.
-    """
-    # The step of half the bias is 0 where a slope overflows: no step is stable.
-    half = longest(arguments, tuned, curvature, 0.5) if found_by_curvature(arguments) else 0.0
-    cost = longest(arguments, tuned, curvature) / half if half > 0.0 else math.nan
-    d = len(tuned.coordinates.centre)
-    bias = expected_bias(arguments, tuned.step_size, tuned.friction, tuned.K, curvature, d, refined)
-    return tuned._replace(halving_cost=cost, expected_bias=bias)
 
 
 def _allowed(arguments: MethodArguments, tuned: TunedParameters) -> float:

@@ -99,9 +99,6 @@ class Thresholds:
     nearly_all_places: float = 0.999
     """The same for methods that do not see the curvature and cannot refine a step: GHMC, OLMC and ULMC.  Half, double:
     3, 3 of 24 runs differ, cost 1.00, 1.00."""
-    stable_margin: float = 0.95
-    """Share of the largest stable curvature up to which the expected bias of a step is computed; beyond, it counts as 1
-    at least.  Half, double: 4, 4 of 12 runs differ, cost 1.00, 1.00."""
     curvature_points: int = 8
     """Draws of a block at which power iteration looks for the steepest direction.  Half, double: 10, 10 of 12 runs
     differ, cost 1.01, 1.01."""
@@ -120,9 +117,6 @@ class Thresholds:
     midpoints_share: float = 0.1
     """Share of the allowed error that a finite ``K`` may add.  Half, double: 2, 2 of 12 runs differ, cost 1.00,
     1.01."""
-    many_midpoints: int = 64
-    """``K`` above which the exact law is that of infinitely many midpoints, right to a few parts in a hundred.  Bounds
-    time: the law takes 0.05 s at 64 midpoints, 0.8 s at 1,024, 6 s at 4,096.  Half, double: none of 12 runs differs."""
 
     # -- a bias that draws show (stein_identity, standard_errors) ----------------------------------------------------
 
@@ -193,9 +187,6 @@ class Thresholds:
     differ."""
     dip: float = 1.0
     """Dip of the log density in nats below which two maxima are of one mode.  Half, double: none of 8 runs differs."""
-    volumes: float = 2.0
-    """Volume of a mode over another's, or the reverse, from which on a step shifts their weights by a different amount.
-    Half, double: none of 8 runs differs."""
     mass: float = 0.01
     """Mass of a mode over that of all from which on its weight matters; from ten times less on it is mentioned.  Half,
     double: none of 8 runs differs."""

@@ -47,7 +47,7 @@ def test_the_setting_is_that_of_warm_up_with_the_step_and_friction_of_adjusted_d
     found = adjusted_setting(tuned, recycled)
     assert found.step_size == THRESHOLDS.adjusted_step * 0.3
     assert found.friction == pytest.approx(adjusted_friction(found.step_size) * 0.8)
-    assert (found.K, found.steps_per_draw, found.expected_bias) == (1, 1, 0.0) and np.isnan(found.halving_cost)
+    assert (found.K, found.steps_per_draw) == (1, 1)
     assert found.coordinates is tuned.coordinates
     # A step of the position alone has the noise 2 h, one of the velocity h^2.
     assert adjusted_setting(tuned, overdamped).step_size == pytest.approx(THRESHOLDS.adjusted_step * 0.6**0.5)

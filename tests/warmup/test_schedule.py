@@ -10,7 +10,7 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import Block, MethodArguments
 from pmm_mcmc.langevin.methods import METHODS
 from pmm_mcmc.warmup.schedule import Warmup
-from pmm_mcmc.warmup.step_size import fixed_setting, safe_step
+from pmm_mcmc.warmup.step_size import safe_step
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 PAPER = MethodArguments.checked("PoissonULMC", dynamics="underdamped")
@@ -333,42 +333,6 @@ def test_stuck_chains_neither_stay_nor_spoil_the_scale():
     for tuned in driver.tuned[2:]:
         np.testing.assert_allclose(tuned.coordinates.scale, 1.0, rtol=1e-9)
         assert np.all(np.abs(tuned.coordinates.centre) < 1e-9)
-
-
-@pytest.mark.parametrize("target", [0.01, 0.05, 0.2])
-def test_the_cost_of_half_the_bias_is_the_ratio_of_the_steps(target):
-    arguments = underdamped(target_bias=target)
-    tuned = Driver(arguments, 400, chains=2).run().tuned[-1]
-    half = Driver(underdamped(target_bias=0.5 * target), 400, chains=2).run().tuned[-1]
-    assert tuned.halving_cost == pytest.approx(tuned.step_size / half.step_size, rel=1e-9)
-    assert tuned.halving_cost > 1.0 or target == 0.2
-    for given in (underdamped(step_size=0.2), ADJUSTED):
-        assert np.isnan(Driver(given, 100).run().tuned[-1].halving_cost)
-    assert np.isnan(fixed_setting(underdamped(step_size=0.2), np.zeros(2)).halving_cost)
-
-
-def test_what_is_taken_in_parts_makes_less_bias_likely():
-    def run(share, turns=None):
-        driver = Driver(underdamped(step_size=2.5), 400, chains=2)
-        made = driver.block
-
-        def block():
-            found = made()
-            # Blocks of the adaptation, with other coordinates, say nothing of the steps that are in use.
-            often = share if driver.warmup.frozen is not None else 0.9
-            return found._replace(refined=(np.arange(found.lp.size).reshape(found.lp.shape) % 10 < 10 * often) * 1)
-
-        driver.block = block
-        if turns is None:
-            return driver.run().tuned[-1].expected_bias
-        for _ in range(turns):
-            driver.turn()
-        return driver.warmup.finish().expected_bias
-
-    whole, half, all_of_them = run(0.0), run(0.5), run(1.0)
-    assert whole > 1.0 > 0.01 > all_of_them
-    assert half == pytest.approx(0.5 * (whole + all_of_them), rel=0.1)
-    assert run(1.0, turns=3) == pytest.approx(whole, rel=0.1)
 
 
 def test_given_arguments_are_kept():
