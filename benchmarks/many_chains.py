@@ -38,7 +38,7 @@ from pmm_mcmc.engines.contract import Ensemble
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.log_density import log_density
-from pmm_mcmc.warmup.pooled import warm_up
+from pmm_mcmc.warmup.warming import warm_up
 
 jax.config.update("jax_enable_x64", True)
 SEED, REPEATS, D = 1, 7, 25

@@ -34,7 +34,7 @@ LONGEST = (
     "test_orders",
     "test_step_state",
     "test_steps",
-    "test_pooled",
+    "test_warming",
     "test_sampling_stores",
     "test_hierarchy_density",
     "test_benchmark_runs",

@@ -11,7 +11,6 @@ with draws on both sides crosses one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -19,11 +18,9 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.spatial.distance import pdist, squareform
 
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
+from pmm_mcmc.warmup.ascent import Density
 
-__all__ = ["DRAWS", "Density", "largest_jump"]
-
-# Log densities ``(n,)`` and gradients ``(n, d)`` at positions ``(n, d)``.
-Density = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+__all__ = ["DRAWS", "largest_jump"]
 
 # Draws that segments join: of a surface that cuts off a twentieth, 9 runs in 10 have some on each side.
 DRAWS = 48

@@ -1,4 +1,4 @@
-"""Modes that scouts met (:mod:`pmm_mcmc.warmup.scouts`), as a result reports them, and whether its draws are there."""
+"""Another mode as a result reports it (:mod:`pmm_mcmc.warmup.mode_search`), and whether draws are there."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ __all__ = [
 # Tries for a start, and after how many of them the box that it is drawn from changes.
 _TRIES = 20
 _TRIES_OF_A_BOX = 4
-# Largest number of prior draws for the scouts (pmm_mcmc.warmup.scouts), and of numbers in them.
+# Largest number of prior draws for the scouts (pmm_mcmc.warmup.mode_search), and of numbers in them.
 PRIOR_DRAWS = 24
 PRIOR_NUMBERS = 2**20
 

@@ -19,7 +19,7 @@ from pmm_mcmc.run.chunks import Gathered, groups_of
 from pmm_mcmc.run.driver import Advance, Driver, Stopped
 from pmm_mcmc.run.until import Until
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, Equilibration, adjusted_setting, report_of
-from pmm_mcmc.warmup.pooled import Warming
+from pmm_mcmc.warmup.warming import Warming
 
 if TYPE_CHECKING:
     from pmm_mcmc.run.console import Console
@@ -69,7 +69,7 @@ class Run:
         tune: int,
         rng: np.random.Generator,
     ) -> Run:
-        """Start at positions ``(chain, d)``: see :meth:`pmm_mcmc.warmup.pooled.Warming.start`."""
+        """Start at positions ``(chain, d)``: see :meth:`pmm_mcmc.warmup.warming.Warming.start`."""
         warming = Warming.start(plan.engine, plan.arguments, starts, tune, rng, checked=not plan.equilibrates)
         if plan.equilibrates and warming.finished:
             kernel = plan.engine.kernel

@@ -12,10 +12,10 @@ from pmm_mcmc.engines.contract import Chunk, Ensemble, chains_of, empty_state
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.langevin.methods import Scheme
 from pmm_mcmc.model.initial_points import box_widths
-from pmm_mcmc.warmup.pooled import FEWEST, Warming
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import fixed_setting
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
+from pmm_mcmc.warmup.warming import FEWEST, Warming
 
 __all__ = ["Chain", "NotFiniteError"]
 

@@ -18,7 +18,7 @@ from pmm_mcmc.coordinates.scale import best_coordinates, diagonal_scale
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.langevin.tempering import barriers, expected_rejections, step_of_ess
 from pmm_mcmc.model.mixture import GaussianMixture
-from pmm_mcmc.tempering.climbs import look
+from pmm_mcmc.tempering.ascents import search_modes_of_ladder
 from pmm_mcmc.tempering.ladder import LOOKS
 from pmm_mcmc.tempering.mixture_fit import fitted_mixture
 from pmm_mcmc.tempering.path import MOST_TRANSITIONS, Points, TemperingPath
@@ -106,7 +106,7 @@ class Annealer:
         rng = np.random.default_rng([*self.key.tolist(), LOOKS, 0])
         cold = Points.joined(draws, np.stack)
         far = self._draw(SCOUTS).position
-        self._others, maxima, look_gradients = look(
+        self._others, maxima, look_gradients = search_modes_of_ladder(
             self.path, setting, np.concatenate(self._hot), cold, far, int(self.spent), rng
         )
         beyond = [self._around(maximum, setting) for maximum in maxima]

@@ -11,7 +11,7 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import Engine, Ensemble, chains_of, empty_state, evaluated_at
 from pmm_mcmc.model.mixture import GaussianMixture, path_numbers
-from pmm_mcmc.warmup.climb import Value
+from pmm_mcmc.warmup.ascent import Density
 
 __all__ = ["MOST_TRANSITIONS", "Moved", "Points", "TemperingPath"]
 
@@ -112,17 +112,17 @@ class TemperingPath:
         evaluation[bad, -2] = -np.inf
         return Points(position, evaluation)
 
-    def value(self, coordinates: Coordinates) -> Value:
-        """Return the function of the target's log density and gradient at whitened positions, for climbs."""
+    def whitened_density(self, coordinates: Coordinates) -> Density:
+        """Return the function of the target's log densities and gradients at whitened positions."""
         d = self.d
 
-        def value(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def density(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             with np.errstate(all="ignore"):
                 points = self.evaluate(coordinates.place(y))
                 gradient = coordinates.pull_back(points.evaluation[:, d : 2 * d] + points.evaluation[:, 2 * d : 3 * d])
             return np.where(np.isfinite(points.lp), points.lp, np.nan), gradient
 
-        return value
+        return density
 
     def move(self, setting: TunedParameters, points: Points, keys: np.ndarray, start: int, thin: int) -> Moved:
         """Make ``thin`` moves of each point at the temperature of a setting: ``K`` transitions each, from rest."""

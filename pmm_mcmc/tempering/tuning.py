@@ -15,7 +15,7 @@ import numpy as np
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.tempering import barriers, equal_rejection, pairs_for
 from pmm_mcmc.tempering.annealing import ANNEALING, SCOUTS, Annealer, NoLadder, Stage, rejections_of
-from pmm_mcmc.tempering.climbs import look
+from pmm_mcmc.tempering.ascents import search_modes_of_ladder
 from pmm_mcmc.tempering.ladder import Ladder, Scan
 from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
 from pmm_mcmc.warmup.step_size import step_for_acceptance
@@ -71,7 +71,7 @@ class Tuner(Annealer):
         """
         stages, points = yield from self.annealed(start, self.fixed.from_prior)
         ladder = yield from self._temper(stages, points)
-        self.look_around(ladder)
+        self.search_modes(ladder)
         ladder.freeze(self._last)
         yield ladder
 
@@ -175,8 +175,8 @@ class Tuner(Annealer):
             ladder.settings[k] = fitted._replace(steps_per_draw=thin)
         return 1.0 - swaps
 
-    def look_around(self, ladder: Ladder) -> None:
-        """Look for modes that no draw of the last round at the posterior is in, where the reference is the prior."""
+    def search_modes(self, ladder: Ladder) -> None:
+        """Search for modes that no draw of the last round at the posterior is in, where the reference is the prior."""
         if self.path.mixture is not None:
             ladder.other_modes = self._others
             return
@@ -184,7 +184,8 @@ class Tuner(Annealer):
         cold = Points.joined(self._cold, np.stack)
         prior = self._draw(SCOUTS).position
         n_grad = int(ladder.n_grad.sum())
-        modes, _, gradients = look(self.path, ladder.settings[-1], np.concatenate(self._hot), cold, prior, n_grad, rng)
+        hot = np.concatenate(self._hot)
+        modes, _, gradients = search_modes_of_ladder(self.path, ladder.tuned, hot, cold, prior, n_grad, rng)
         met_before = self._others.mass > 0.0 and not modes.mass > 0.0
         ladder.other_modes = self._others if met_before else modes
         ladder.n_grad += (gradients + SCOUTS) / ladder.replicas

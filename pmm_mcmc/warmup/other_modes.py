@@ -1,4 +1,4 @@
-"""A record of the modes that scouts, climbs from far out (:mod:`pmm_mcmc.warmup.scouts`), find beside the chains'."""
+"""A record of the modes that the search at the end of a warm-up (:mod:`pmm_mcmc.warmup.mode_search`) has found."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ __all__ = ["OTHER_MODES", "OtherModes"]
 
 
 class OtherModes(NamedTuple):
-    """The modes that scouts find apart from those of the chains.
+    """The modes beside those that the chains visit.
 
     Attributes
     ----------
     mass
-        Share of the posterior in other modes, as estimated; 0 if there are none, NaN if nobody looked.
+        Share of the posterior in other modes, as estimated; 0 if there are none, NaN if there was no search.
     coordinate, position
         Number of the unconstrained coordinate in which the largest of them is furthest away, and its position there;
-        -1 and NaN if there is none, or if the mass is a broad slab or a narrow spike
-        (:mod:`pmm_mcmc.warmup.hidden_mass`).
+        -1 and NaN if there is none, or if the mass has no maximum of its own (:mod:`pmm_mcmc.warmup.hidden_mass`).
     """
 
     mass: float = math.nan

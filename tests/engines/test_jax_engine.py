@@ -32,7 +32,7 @@ from pmm_mcmc.engines.contract import Chunk, Ensemble, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.langevin.methods import Scheme
 from pmm_mcmc.model.density import LogDensity
-from pmm_mcmc.warmup.pooled import warm_up
+from pmm_mcmc.warmup.warming import warm_up
 
 STEPS, CHAINS = 60, 5
 

@@ -7,7 +7,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from sampling_runs import run, temper
-from test_climbs import Hills, unequal
+from test_ascents import Hills, unequal
 
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates

@@ -19,9 +19,9 @@ from pmm_mcmc.langevin.methods import HARMONIC, METHODS, OVERDAMPED, Kernel, Sch
 from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.warmup.equilibration import Equilibration, adjusted_setting, least_acceptance, report_of
 from pmm_mcmc.warmup.friction import adjusted_friction
-from pmm_mcmc.warmup.pooled import Warming
 from pmm_mcmc.warmup.step_size import step_for_acceptance
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
+from pmm_mcmc.warmup.warming import Warming
 
 pytest_plugins = ["sampling_fixtures"]
 

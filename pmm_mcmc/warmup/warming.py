@@ -16,9 +16,9 @@ from pmm_mcmc.engines.contract import Chunk, Engine, Ensemble
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.warmup import timetable
 from pmm_mcmc.warmup.block_checks import narrowness, past_transient, replacements
+from pmm_mcmc.warmup.mode_search import search_modes
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.schedule import Warmup
-from pmm_mcmc.warmup.scouts import look_around
 from pmm_mcmc.warmup.step_size import fixed_setting
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
@@ -44,11 +44,11 @@ class Warming:
     ensemble, tuned, warmup
         The chains, their setting, and the schedule (``None`` without warm-up).
     n_grad : (chain,)
-        Gradients spent by each chain, with its share of those that the schedule and the scouts evaluated.
+        Gradients spent by each chain, with its share of those of the schedule and of the search for modes.
     prior : (n, d), optional
-        Draws of the prior for the scouts that look for other modes at the end; without it there are none.
+        Draws of the prior for the search for modes at the end; without it there is none.
     other_modes
-        What they found.
+        What it has found.
     """
 
     ensemble: Ensemble
@@ -195,7 +195,7 @@ class Warming:
         if self.finished and self.prior is not None:
             rng = np.random.default_rng(self.ensemble.keys[0])
             spent_so_far = int(self.n_grad.sum())
-            self.other_modes, _, n_grad = look_around(engine, self.tuned, block, self.prior, spent_so_far, rng)
+            self.other_modes, _, n_grad = search_modes(engine, self.tuned, block, self.prior, spent_so_far, rng)
             self.prior = None
             self.n_grad += -(-n_grad // len(chains))
 
