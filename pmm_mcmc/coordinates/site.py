@@ -106,7 +106,7 @@ def learn_grouped(r: np.ndarray, x: np.ndarray, weight: np.ndarray) -> tuple[np.
 def or_nan(function: Callable[..., np.ndarray], *arrays: np.ndarray) -> np.ndarray:
     """Return what a function of ``numpy.linalg`` returns for arrays ``(n, ...)``, NaN where it refuses a matrix.
 
-    So JAX's do; numpy's refuse all for one, as far out as scouts go.
+    So JAX's do; numpy's refuse all for one, as far out as the search for modes goes.
     """
     try:
         return function(*arrays)

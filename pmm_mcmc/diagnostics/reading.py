@@ -114,7 +114,7 @@ class Run:
 
     @property
     def other_mode(self) -> Mode | None:
-        """Another mode that scouts met; results of PyMC's loop have them in their statistics."""
+        """Another mode that the search for modes has met; results of PyMC's loop have them in their statistics."""
         if "modes" in self.findings:
             return Mode.of_finding(self.findings["modes"])
         return Mode.of_statistics(self.stats, self.chains)

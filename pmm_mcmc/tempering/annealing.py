@@ -27,7 +27,7 @@ from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.step_size import step_for_acceptance
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
-__all__ = ["ANNEALING", "SCOUTS", "Annealed", "Annealer", "NoLadder", "Stage", "rejections_of"]
+__all__ = ["ANNEALING", "PRIOR_DRAWS", "Annealed", "Annealer", "NoLadder", "Stage", "rejections_of"]
 
 ANNEALING = 3  # what random numbers are for: a word of their keys
 # Effective share of the chains after a step of annealing.
@@ -38,12 +38,12 @@ _MOST_STAGES = 400
 _MOVES = 6
 # Moves at the end of annealing, where a mixture is fitted.
 _LAST_MOVES = 16
-# Draws of each step that climbs may start from.
+# Draws of each step from which ascents may start.
 _HOT = 128
 # Chains that start at a maximum that no other chain is at.
 _AROUND = 32
-# Draws of the reference from which scouts look for modes.
-SCOUTS = 128
+# Draws of the reference among the candidates of a search for modes.
+PRIOR_DRAWS = 128
 
 
 class NoLadder(ValueError):
@@ -105,7 +105,7 @@ class Annealer:
         draws = self._seen
         rng = np.random.default_rng([*self.key.tolist(), LOOKS, 0])
         cold = Points.joined(draws, np.stack)
-        far = self._draw(SCOUTS).position
+        far = self._draw(PRIOR_DRAWS).position
         self._others, maxima, look_gradients = search_modes_of_ladder(
             self.path, setting, np.concatenate(self._hot), cold, far, int(self.spent), rng
         )

@@ -14,7 +14,7 @@ import numpy as np
 
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.tempering import barriers, equal_rejection, pairs_for
-from pmm_mcmc.tempering.annealing import ANNEALING, SCOUTS, Annealer, NoLadder, Stage, rejections_of
+from pmm_mcmc.tempering.annealing import ANNEALING, PRIOR_DRAWS, Annealer, NoLadder, Stage, rejections_of
 from pmm_mcmc.tempering.ascents import search_modes_of_ladder
 from pmm_mcmc.tempering.ladder import Ladder, Scan
 from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
@@ -30,7 +30,7 @@ _STEADY = 0.1
 _BLOCKS = 4
 # Draws that a level is fitted to.
 _FITTED = 4000
-# Scans of a round whose draws between reference and posterior are climbed from.
+# Scans of a round from whose draws between reference and posterior ascents start.
 _KEPT_HOT = 8
 # Moves between two swaps at most.
 _MOST_THIN = 16
@@ -182,13 +182,13 @@ class Tuner(Annealer):
             return
         rng = np.random.default_rng([*self.key.tolist(), ANNEALING, self.path.d])
         cold = Points.joined(self._cold, np.stack)
-        prior = self._draw(SCOUTS).position
+        prior = self._draw(PRIOR_DRAWS).position
         n_grad = int(ladder.n_grad.sum())
         hot = np.concatenate(self._hot)
         modes, _, gradients = search_modes_of_ladder(self.path, ladder.tuned, hot, cold, prior, n_grad, rng)
         met_before = self._others.mass > 0.0 and not modes.mass > 0.0
         ladder.other_modes = self._others if met_before else modes
-        ladder.n_grad += (gradients + SCOUTS) / ladder.replicas
+        ladder.n_grad += (gradients + PRIOR_DRAWS) / ladder.replicas
 
 
 def _thin(previous: np.ndarray, log_ratio: np.ndarray, thin: int) -> int:
