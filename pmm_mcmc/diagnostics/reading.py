@@ -13,7 +13,7 @@ import xarray as xr
 from scipy.special import gammaincinv
 
 from pmm_mcmc.diagnostics.folds import Folds
-from pmm_mcmc.diagnostics.identity import holds, identity_of, whitened_identity
+from pmm_mcmc.diagnostics.identity import fails_as_at_an_edge, identity_of, whitened_identity
 from pmm_mcmc.diagnostics.modes import Mode
 from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.noncentred import sampled_positions
@@ -229,7 +229,7 @@ class Run:
             return False
         with np.errstate(invalid="ignore"):  # what is infinite does not move
             moving = np.ptp(self.sampled_position, axis=(0, 1)) > 0.0
-        return not holds(self.identity, self.identity_degrees, moving)
+        return fails_as_at_an_edge(self.identity, self.identity_degrees, moving)
 
     @cached_property
     def folds(self) -> Folds:

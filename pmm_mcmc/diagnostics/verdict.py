@@ -18,8 +18,8 @@ from pmm_mcmc.diagnostics.moments_summary import MomentsRun
 from pmm_mcmc.diagnostics.necks import TAIL, mass_beyond
 from pmm_mcmc.diagnostics.parameters import checked
 from pmm_mcmc.diagnostics.reading import Run, read
+from pmm_mcmc.diagnostics.recent_tables import tables_of
 from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, format_with_limit, reason_of_largest, verdict_of
-from pmm_mcmc.diagnostics.table import remembered
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.diagnostics.unadjusted import ADJUST
 from pmm_mcmc.warmup.stein_identity import Identity
@@ -72,7 +72,7 @@ def verdict(dt: Any) -> Verdict:
     (PyMC's results begin with the free variables), and of the deterministics after them up to 100 that differ most
     between batches.  Tables of the last few results are kept; :func:`pmm_mcmc.summary` does not compute them again.
     """
-    tables = remembered(checked(dt))
+    tables = tables_of(checked(dt))
     if "verdict" not in tables:
         run = _read(dt)
         tables["verdict"] = judge(run)

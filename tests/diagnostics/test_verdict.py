@@ -77,7 +77,7 @@ def identity_reason(identity, degrees, whitened=None):
     """Return the reason of identities of unadjusted draws."""
     run = SimpleNamespace(
         identity=identity, whitened_identity=whitened, identity_degrees=degrees, has_edge=False, adjusted=False,
-        coordinate=str,
+        jumps=False, coordinate=str,
     )  # fmt: skip
     return checks.identity(run)
 
