@@ -50,7 +50,7 @@ QUICK = frozenset(
     test_diffusion_solvers test_engine test_friction test_gaussian_law test_jumps test_structure test_midpoints
     test_moments test_moments_summary test_nested test_orders test_progress test_numba_random test_report_page
     test_scale test_schedule test_site test_step_size test_store_refusals test_transitions
-    test_verdict test_stein_identity test_ways_in test_layers test_mutants test_names
+    test_verdict test_virial_terms test_ways_in test_layers test_mutants test_names
     test_c_functions test_package
     """.split()
 )

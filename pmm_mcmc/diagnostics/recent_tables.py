@@ -1,4 +1,4 @@
-"""The tables of the last few results that were looked at, so that a summary does not compute those of a verdict again."""
+"""The tables of the last results that were looked at, so that a summary does not compute those of a verdict again."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
         if chains > 1:
             between = about_first.mean(axis=1).std(axis=0, ddof=1) / np.sqrt(chains)
         return {
-            "mean": mean.raw,
-            "mcse": mean.raw_se,
+            "mean": mean.plain,
+            "mcse": mean.plain_se,
             "mean_cv": mean.value,
             "mcse_cv": mean.se,
             "bias": mean.bias,
@@ -77,7 +77,7 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
             "mcse_sd_cv": variance.se / twice_sd,
             "bias_of_sd": np.where(variance.used, plain_sd - sd, np.nan),
             "bias_of_sd_se": variance.bias_se / twice_sd,
-            "unexplained": mean.left,
+            "unexplained": mean.unexplained,
             "r_hat": np.where(moves, converged.r_hat, np.nan),
             "ess_bulk": converged.ess_bulk,
             "within": np.where(moves, converged.mcse / plain_sd, 0.0),

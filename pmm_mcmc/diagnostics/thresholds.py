@@ -103,7 +103,7 @@ class Thresholds:
     gain_of_all: float = 1.25
     """Factor by which corrections must reduce the mean squared standard error of all functions to be used throughout;
     if they do not, ``gain_of_one`` is smaller by it.  Half, double: 0, 1 of 24 runs differ, trusted 16, 16 in place of
-    16.  Without it corrected intervals cover too rarely (``tests/test_virial.py``)."""
+    16.  Without it corrected intervals cover too rarely (``tests/diagnostics/test_virial_terms.py``)."""
     gain_of_one: float = 0.5
     """Squared standard error of a corrected function over the raw one's, at most.  Half, double: 7, 7 of 24 runs
     differ, trusted 16, 18 in place of 16."""
