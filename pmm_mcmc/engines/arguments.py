@@ -164,8 +164,8 @@ class MethodArguments:
         """The method's name, followed by its scheme if that is not the paper's."""
         return f"{self.method} (recycled scheme)" if self.scheme == "recycled" else self.method
 
-    def beside(self, others: bool) -> MethodArguments:
-        """Return the arguments for a chain; ``others`` says whether other steps move some of the variables.
+    def settled(self, *, others: bool) -> MethodArguments:
+        """Return the arguments with the scheme chosen; ``others`` says whether other steps move some variables.
 
         With other steps the recycled scheme, whose draws are midpoints, needs another gradient at the end of every
         step, so that ``scheme="auto"`` does not choose it there.

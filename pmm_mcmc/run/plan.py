@@ -17,7 +17,7 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Engine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.model.checks import check_initvals, check_model
+from pmm_mcmc.model.checks import check_initvals, check_model, model_of
 from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.model.initial_points import vector_starts
 from pmm_mcmc.model.log_density import log_density, periods_of
@@ -171,7 +171,7 @@ class SamplingPlan:
         step = request.step
         arguments = request.arguments
         step_model = None if step.free else step.model
-        model = pm.modelcontext(step_model if request.model is None else request.model)
+        model = model_of(step_model if request.model is None else request.model)
         if not isinstance(model, pm.Model):
             raise ValueError(f"model={type(model).__name__}(...): must be a PyMC model, or a pmm.LogDensity")
         if step_model is not None and step_model is not model:

@@ -22,6 +22,7 @@ from pmm_mcmc.run.storage import NothingStored
 from pmm_mcmc.run.storage.recovery import stored_identity
 from pmm_mcmc.run.until import AUTO, DRAWS
 from pmm_mcmc.steps.base import LangevinStep
+from pmm_mcmc.steps.ghmc import GHMC
 from pmm_mcmc.steps.poisson import PoissonULMC
 
 __all__ = ["Request", "fresh_seed", "seed_of", "stored_run"]
@@ -48,8 +49,8 @@ _ELSEWHERE = {
     "scale and step size by itself",
     "n_init": "warm-up finds scale and step size by itself: leave it out",
     "jitter_max_retries": "starts are looked for until they are finite: leave it out, or give initvals=",
-    "target_accept": "leave it out: equilibration finds the step of adjusted draws, for an acceptance of about 0.9; "
-    "that of unadjusted ones follows from the bias that it may cause: pmm.PoissonULMC(target_bias=...)",
+    "target_accept": "leave it out: equilibration finds the step, for an acceptance of about 0.9; where the verdict "
+    "wants a shorter one, step=pmm.GHMC(step_size=...) sets it",
     "max_treedepth": _NUTS,
     "nuts": _NUTS,
     "nuts_sampler": _NUTS,
@@ -176,7 +177,7 @@ class Request:
     @property
     def arguments(self) -> MethodArguments:
         """The arguments of the step, for a chain that moves all variables."""
-        return self.step.arguments.beside(False)
+        return self.step.arguments.settled(others=False)
 
     @property
     def words(self) -> str:
@@ -201,16 +202,22 @@ def _refuse_unknown(arguments: Mapping[str, Any], function: Callable[..., Any]) 
             continue
         if name in _ELSEWHERE:
             raise TypeError(f"{name}={value!r} is no argument of {called}: {_ELSEWHERE[name]}")
-        of_step = set(inspect.signature(PoissonULMC.__init__).parameters) - {"self", "model", "rng"}
+        of_default = _arguments_of(GHMC)
+        of_step = of_default | _arguments_of(PoissonULMC)
         valid = [n for n, p in inspect.signature(function).parameters.items() if p.kind != p.VAR_KEYWORD]
         if name in of_step:
+            method = "GHMC" if name in of_default else "PoissonULMC"
             raise TypeError(
                 f"{name}={value!r} is an argument of the step, not of {called}: "
-                f"pmm.sample(step=pmm.PoissonULMC({name}={value!r}))"
+                f"pmm.sample(step=pmm.{method}({name}={value!r}))"
             )
         near = difflib.get_close_matches(name, [*valid, *_ELSEWHERE, *of_step], 1)
         meant = f"; did you mean {near[0]}?" if near else f", which takes {', '.join(valid)}"
         raise TypeError(f"{name}={value!r} is no argument of {called}{meant}")
+
+
+def _arguments_of(method: type[LangevinStep]) -> set[str]:
+    return set(inspect.signature(method.__init__).parameters) - {"self", "model", "rng"}
 
 
 def _one_step(step: Any, draws: Any) -> Any:

@@ -11,6 +11,7 @@ import xarray as xr
 
 from pmm_mcmc.model.checks import check_direction
 from pmm_mcmc.run.background import Background
+from pmm_mcmc.run.by_name import others_by_name
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import FinishedChunk
@@ -32,6 +33,7 @@ _OLD_NAMES = (
 )  # fmt: skip
 
 
+@others_by_name
 def sample(
     draws: int | Literal["auto"] = DRAWS,
     *,
@@ -198,6 +200,7 @@ def sample(
     return cast(xr.DataTree, Background(_drawn, request))  # so that other calls have the type of their result
 
 
+@others_by_name
 def extend(
     dt: xr.DataTree,
     draws: int | Literal["auto"] = DRAWS,

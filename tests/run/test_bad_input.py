@@ -143,8 +143,10 @@ def test_no_model_at_all(no_compilation):
         pm.Normal("x")
     with pytest.raises(ValueError, match="created outside a model"):
         CompoundStep([pmm.PoissonULMC(K=16)])
-    with pytest.raises(ValueError, match="vars needs a model"):
+    with pytest.raises(ValueError, match=r"vars=.*needs a model"):
         pmm.PoissonULMC([model["x"]])
+    with pytest.raises(ValueError, match=r"^vars=0\.1: needs a model"):
+        pmm.GHMC(0.1)
 
 
 class Opaque(Op):
