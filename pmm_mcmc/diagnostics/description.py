@@ -92,5 +92,5 @@ def unvisited(run: Run) -> str:
         if not offset:
             return ""
         side = "above" if offset > 0.0 else "below"
-        place = f", {abs(offset):.0f} sd {side} theirs in {run.unconstrained(mode.coordinate)},"
+        place = f", {abs(offset):.0f} sd {side} theirs in {run.model_coordinate(mode.coordinate)},"
     return f"chains do not move to another mode{place} that has {mode.share}"

@@ -66,26 +66,27 @@ def largest_jump(draws: np.ndarray, density: Density, rounding: float = 1e-10) -
         end = points.take(edges.col)
         error = np.full(len(start.lp), np.inf)
         persisted = np.zeros(len(error), int)  # halvings in a row that left the error as it was
-        spent = len(x)
+        n_grad = len(x)
         for _ in range(_HALVINGS):
             order = np.lexsort([-error, -persisted])
             sure = persisted[order] >= _SURE
-            first = np.concatenate([order[sure][:_FEW], order[~sure]])[: max(_MOST_GRADIENTS - spent, 0)]
-            if not first.size:
-                return 0.0, spent
-            start, end = (side.take(first) for side in (start, end))
+            chosen = np.concatenate([order[sure][:_FEW], order[~sure]])[: max(_MOST_GRADIENTS - n_grad, 0)]
+            if not chosen.size:
+                return 0.0, n_grad
+            start, end = (side.take(chosen) for side in (start, end))
             middle_x = 0.5 * (start.x + end.x)
             middle = _Points(middle_x, *density(middle_x))
-            spent += len(first)
-            start, end = start.followed_by(middle), middle.followed_by(end)
-            before, persisted = (np.tile(values[first], 2) for values in (error, persisted))
+            n_grad += len(chosen)
+            start = start.followed_by(middle)
+            end = middle.followed_by(end)
+            previous_error, persisted = (np.tile(values[chosen], 2) for values in (error, persisted))
             error = _trapezoidal_error(start, end)
-            persisted = np.where(error > _PERSISTS * before, persisted + 1, 0)
+            persisted = np.where(error > _PERSISTS * previous_error, persisted + 1, 0)
             left = error > THRESHOLDS.jump + rounding * np.maximum(np.abs(start.lp), np.abs(end.lp))
             start, end = (side.take(left) for side in (start, end))
             error, persisted = (values[left] for values in (error, persisted))
         probable = np.maximum(start.lp, end.lp) >= points.lp.min()
-        return float(np.abs(end.lp - start.lp)[probable].max(initial=0.0)), spent
+        return float(np.abs(end.lp - start.lp)[probable].max(initial=0.0)), n_grad
 
 
 def _trapezoidal_error(start: _Points, end: _Points) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The verdict on a result: a list of checks, each a function of the result that returns its reason or None."""
+"""The verdict on a result: a list of checks, each a function of the result that returns a reason or None."""
 
 from __future__ import annotations
 
@@ -209,42 +209,53 @@ def equilibration(run: Run) -> Reason | None:
 
 def identity(run: Run) -> Reason | None:
     """Return a reason if the Stein identity fails, in one coordinate or on average over all."""
-    plain = run.identity
-    if plain is None or run.jumps:  # at a jump it lacks a boundary term
+    of_coordinates = run.identity
+    if of_coordinates is None or run.jumps:  # at a jump it lacks a boundary term
         return None
     whitened = run.whitened_identity
     degrees = run.identity_degrees
-    failing = fails(plain, degrees)
+    failing = fails(of_coordinates, degrees)
     if failing.any():
-        return _failing(run, plain, failing, "E[x dF/dx] of {} is {}, limit {}")
+        return _identity_in_one(run, of_coordinates, failing, "E[x dF/dx] of {} is {}, limit {}")
     if run.adjusted and whitened is not None:
         failing = fails(whitened, degrees)
         if failing.any():
-            template = "E[y dF/dy] of the whitened coordinate y most like {} is {}, limit {}"
-            return _failing(run, whitened, failing, template)
-    each = plain if whitened is None else whitened
-    if not fails_on_average(each, degrees):
+            text = "E[y dF/dy] of the whitened coordinate y most like {} is {}, limit {}"
+            return _identity_in_one(run, whitened, failing, text)
+    if whitened is not None:
+        return _identity_on_average(run, whitened, "E[y dF/dy] of whitened coordinates y")
+    return _identity_on_average(run, of_coordinates, "E[x dF/dx]")
+
+
+def _identity_in_one(run: Run, each: Identity, failing: np.ndarray, text: str) -> Reason:
+    """Return the reason for the worst of the coordinates in which the identity fails."""
+    worst = int(np.argmax(np.abs(each.excess) * failing))
+    label = run.coordinate(worst)
+    value, limit = _value_and_limit(each.excess[worst])
+    text = text.format(label, *format_with_limit(value, limit, 3))
+    return Reason("identity", text, _remedy_of_identity(run, bool(each.excess[worst] < 0.0)), label, value, limit)
+
+
+def _identity_on_average(run: Run, each: Identity, symbols: str) -> Reason | None:
+    """Return a reason if the identity fails on average over all coordinates."""
+    if not fails_on_average(each, run.identity_degrees):
         return None
-    symbols = "E[x dF/dx]" if whitened is None else "E[y dF/dy] of whitened coordinates y"
+    worst = int(np.argmax(np.abs(each.excess)))
+    label = run.coordinate(worst)
+    value, limit = _value_and_limit(each.excess[worst])
     average = np.sqrt(2.0 * each.mean_square)
     highest = np.sqrt(2.0 * THRESHOLDS.identity_mean_square)
-    template = f"{symbols} is {{1}} for {{0}} and off 1 by {average:.2f} on average, limit {highest:.2f}"
-    return _failing(run, each, None, template)
+    shown, _ = format_with_limit(value, limit, 2)
+    text = f"{symbols} is {shown} for {label} and off 1 by {average:.2f} on average, limit {highest:.2f}"
+    return Reason("identity", text, _remedy_of_identity(run, bool(each.excess.mean() < 0.0)), label, value, limit)
 
 
-def _failing(run: Run, each: Identity, failing: np.ndarray | None, template: str) -> Reason:
-    """Return the reason for the worst of the coordinates that fail or, if it is all on average, of all."""
-    worst = int(np.argmax(np.abs(each.excess) * (1.0 if failing is None else failing)))
-    label = run.coordinate(worst)
-    value = float(1.0 + each.excess[worst])
-    limit = float(1.0 + np.copysign(THRESHOLDS.identity_excess, each.excess[worst]))
-    text = template.format(label, *format_with_limit(value, limit, 2 if failing is None else 3))
-    narrow = bool((each.excess.mean() if failing is None else each.excess[worst]) < 0.0)
-    return Reason("identity", text, _cause(run, narrow), label, value, limit)
+def _value_and_limit(excess: float) -> tuple[float, float]:
+    return float(1.0 + excess), float(1.0 + np.copysign(THRESHOLDS.identity_excess, excess))
 
 
-def _cause(run: Run, narrow: bool) -> str:
-    """Return the remedy where the identity fails."""
+def _remedy_of_identity(run: Run, narrow: bool) -> str:
+    """Return the remedy where the identity fails, of draws that are too ``narrow`` or too wide."""
     if run.adjusted:
         remedy = "chains may not have entered an arm or a tail: draw more, or reparametrise"
         return f"{remedy}; or the density has an edge or a jump there" if run.has_edge else remedy
@@ -282,14 +293,14 @@ def modes(run: Run) -> Reason | None:
 
 def neck(run: Run) -> Reason | None:
     """Return a reason if a neck beyond the draws has, by prediction, a hundredth more of the mass than of the draws."""
-    necks = run.findings.get("necks", {}).get("along", []) if run.has_gradients else []
-    for one in necks:
-        side = one["side"]
-        z = run.sampled_position[..., one["coordinate"]].ravel()
-        mass = mass_beyond(z, side, one["at"], one["log_density"])
+    predictions = run.findings.get("necks", {}).get("along", []) if run.has_gradients else []
+    for prediction in predictions:
+        side = prediction["side"]
+        z = run.sampled_position[..., prediction["coordinate"]].ravel()
+        mass = mass_beyond(z, side, prediction["at"], prediction["log_density"])
         if mass > TAIL + THRESHOLDS.mass:
             edge = side * float(np.quantile(side * z, 1.0 - TAIL))
-            parameter = run.coordinate(one["coordinate"])
+            parameter = run.coordinate(prediction["coordinate"])
             value = run.draws_of(parameter).ravel()[int(np.argmin(np.abs(z - edge)))]
             where = "below" if edge < np.median(z) else "above"
             text = (

@@ -53,14 +53,16 @@ def search_modes_of_ladder(
     """
     flat = cold.position.reshape(-1, path.d)
     some = flat[rng.permutation(len(flat))[:_POSTERIOR_STARTS]]
-    unmet, spent = unmet_maxima(path, setting.coordinates, rng.permutation(hot), some, int(_SHARE * n_grad), rng)
+    unmet, ascent_gradients = unmet_maxima(
+        path, setting.coordinates, rng.permutation(hot), some, int(_SHARE * n_grad), rng
+    )
     if not len(unmet) and not len(prior):
-        return OtherModes(0.0), unmet, spent
+        return OtherModes(0.0), unmet, ascent_gradients
     position, slope, lp = (np.swapaxes(array, 0, 1) for array in (cold.position, cold.slope(1.0), cold.lp))
     nothing = np.zeros(lp.shape, np.int64)
     block = Block(position, slope, lp, nothing, nothing, nothing, np.ones(lp.shape))
     modes, maxima, search_gradients = search_modes(path.engine, setting, block, prior, n_grad, rng, unmet)
-    return modes, maxima, spent + search_gradients
+    return modes, maxima, ascent_gradients + search_gradients
 
 
 def unmet_maxima(
@@ -81,14 +83,14 @@ def unmet_maxima(
     density = path.whitened_density(coordinates)
     centre = coordinates.whiten(cold).mean(axis=0)
     met = _Maxima.reached(density, coordinates.whiten(cold), centre, 0.25 * limit)
-    spent = met.spent
+    n_grad = met.n_grad
     if not len(met.lp):  # nothing that the others could be compared with
-        return np.empty((0, d)), spent
-    places, place_gradients = _outstanding(density, coordinates, met, (limit - spent) // 2, rng)
-    spent += place_gradients
+        return np.empty((0, d)), n_grad
+    places, place_gradients = _outstanding(density, coordinates, met, (limit - n_grad) // 2, rng)
+    n_grad += place_gradients
     starts = np.concatenate([places, coordinates.whiten(hot)])
-    maxima = _Maxima.reached(density, starts, centre, limit - spent)
-    spent += maxima.spent
+    maxima = _Maxima.reached(density, starts, centre, limit - n_grad)
+    n_grad += maxima.n_grad
     new = np.ones(len(maxima.lp), bool)
     for i in range(len(met.lp)):
         new &= ~maxima.are(met.position[i], met.lp[i], met.scale[i])
@@ -98,7 +100,7 @@ def unmet_maxima(
         chosen.append(highest)
         new &= ~maxima.are(maxima.position[highest], maxima.lp[highest], maxima.scale[highest])
         new[highest] = False
-    return coordinates.place(maxima.position[chosen]), spent
+    return coordinates.place(maxima.position[chosen]), n_grad
 
 
 class _Maxima(NamedTuple):
@@ -107,7 +109,7 @@ class _Maxima(NamedTuple):
     position: np.ndarray
     lp: np.ndarray
     scale: np.ndarray
-    spent: int
+    n_grad: int
 
     @classmethod
     def reached(cls, density: Density, start: np.ndarray, centre: np.ndarray, limit: float) -> _Maxima:
@@ -115,17 +117,17 @@ class _Maxima(NamedTuple):
         position = [np.empty((0, start.shape[1]))]
         lp = [np.empty(0)]
         scale = [np.empty(0)]
-        spent = 0
+        n_grad = 0
         for i in range(0, len(start), _TOGETHER):
-            if spent >= limit:
+            if n_grad >= limit:
                 break
             some = start[i : i + _TOGETHER]
             ends = Ascents.of(density, some, centre, _GRADIENTS_PER_ASCENT * len(some))
-            spent += ends.spent
+            n_grad += ends.spent
             position.append(ends.position[ends.arrived])
             lp.append(ends.lp[ends.arrived])
             scale.append(ends.scale[ends.arrived])
-        return cls(np.concatenate(position), np.concatenate(lp), np.concatenate(scale), spent)
+        return cls(np.concatenate(position), np.concatenate(lp), np.concatenate(scale), n_grad)
 
     def are(self, y: np.ndarray, lp: float, scale: float) -> np.ndarray:
         """Return which of the maxima are that at ``y`` ``(d,)``, up to the precision of ascents."""

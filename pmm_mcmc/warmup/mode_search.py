@@ -85,8 +85,8 @@ class _Search:
         if maxima is not None:
             starts = np.concatenate([self._map.whiten(maxima)[0], starts])
         reached: list[Maximum] = []
-        for first in range(0, len(starts), SEARCH.ascents_together):
-            group = starts[first : first + SEARCH.ascents_together]
+        for i in range(0, len(starts), SEARCH.ascents_together):
+            group = starts[i : i + SEARCH.ascents_together]
             limit = int(SEARCH.ascent_share * self._limit) - self.spent
             if limit < len(group) * SEARCH.least_ascent:
                 break

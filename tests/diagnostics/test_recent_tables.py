@@ -23,7 +23,7 @@ def test_thousands_of_chains_are_read_together(monkeypatch):
 
 
 def test_results_too_large_for_one_read_are_told_apart_by_their_last_number(monkeypatch):
-    monkeypatch.setattr("pmm_mcmc.diagnostics.table._READ", 100)
+    monkeypatch.setattr("pmm_mcmc.diagnostics.recent_tables._READ", 100)
     first = tables_of(result(7))
     assert tables_of(result(7)) is first
     assert tables_of(result(7, changed=1.0)) is not first
