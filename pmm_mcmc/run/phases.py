@@ -207,7 +207,7 @@ class Sampling(Driver):
         engine = self.plan.adjusted_engine if self.plan.adjusted else self.plan.engine
         ensemble = run.warming.ensemble
         chains = self.processes.own
-        local_ensemble = run.warming.part(chains)
+        local_ensemble = run.warming.ensemble.part(chains)
         n_grad = run.n_grad[chains]
         unstable = run.unstable[chains]
         rows = min(self.recorder.rows, self.until.next_end(run.done) - run.done)

@@ -300,19 +300,19 @@ class Chain:
             block = Block(*(np.concatenate(arrays, axis=1) for arrays in zip(*self._parts, strict=True)))
             self._parts = []
             if len(warming.n_grad) > 1:
-                companions = warming.part(slice(1, None))
+                companions = warming.ensemble.part(slice(1, None))
                 chunk = companions.advance(engine, self.tuned, block.lp.shape[1], tolerance=self._tolerance)
                 warming.n_grad[1:] += chunk.n_grad.sum(axis=1)
                 block = Block(*(np.concatenate(arrays) for arrays in zip(block, Block.of(chunk), strict=True)))
             warming.ensemble.transition = self.transition
             warming.close(engine, block, stop=stop)
         for chains in (slice(0, 1), slice(1, None)):  # rounding of the chain must not depend on its companions
-            ensemble = warming.part(chains)
+            ensemble = warming.ensemble.part(chains)
             ensemble.change(engine, old, self.tuned.coordinates)
             warming.ensemble.state[chains] = ensemble.state
             warming.ensemble.gradient[chains] = ensemble.gradient
         if warmup.finished or warmup.frozen is not None:
-            warming.ensemble = warming.part(slice(0, 1))
+            warming.ensemble = warming.ensemble.part(slice(0, 1))
             warming.n_grad = warming.n_grad.sum(keepdims=True)
         if warmup.finished:
             warming.warmup = None

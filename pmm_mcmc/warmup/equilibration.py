@@ -143,8 +143,8 @@ class Equilibration:
             distances = chunk.model_position - self.centre
             accept.append(chunk.accept.mean(axis=1))
             means.append(np.stack([distances.mean(axis=1), (distances**2).mean(axis=1)], axis=1))
-            learners = max(training_chains(d) - processes.own.start - chains.start, 0)
-            training.append(distances[:learners].copy())
+            training_rows = max(training_chains(d) - processes.own.start - chains.start, 0)
+            training.append(distances[:training_rows].copy())
             look(chains, chunk)
 
         earlier = warming.n_grad
@@ -153,14 +153,14 @@ class Equilibration:
         (distances,) = processes.join(np.concatenate(training))
         self.n_grad += float((warming.n_grad - earlier).mean())
         self.done += self.rows
-        if not self._adapted():
-            self._judge(all_means, distances, usable)
+        if not self._step_changed():
+            self._check(all_means, distances, usable)
         self.finished = self.ended or self.done >= self.length
         self.rows = min(self.rows, self.length - self.done)
         if self.finished:
             self._finish()
 
-    def _adapted(self) -> bool:
+    def _step_changed(self) -> bool:
         """Adapt the step to the last block; return whether it changed, so that equilibration begins anew."""
         if self.rounds >= THRESHOLDS.most_rounds:
             return False
@@ -176,7 +176,7 @@ class Equilibration:
         self.latest = self.latest[:0]
         return True
 
-    def _judge(self, means: np.ndarray, distances: np.ndarray, usable: np.ndarray) -> None:
+    def _check(self, means: np.ndarray, distances: np.ndarray, usable: np.ndarray) -> None:
         """Decide whether the chains have forgotten their start."""
         if self.fixed is None:
             self.fixed = self.done - self.rows

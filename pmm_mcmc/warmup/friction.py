@@ -1,4 +1,7 @@
-"""The friction: 1 in whitened coordinates, unless slow directions are faster with a smaller one."""
+"""The friction of a run: 1 in whitened coordinates, unless directions that mix slowly are faster with a smaller one.
+
+A smaller friction carries a chain further along wide directions before its velocity is forgotten.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Mass that draws have not met: around them, and about a maximum within them.
+"""Mass that draws have not met and that has no maximum of its own: around them, and in a spike within them.
 
-Both are estimated without bias from places ``(m, d)`` whose law is known, with their log densities ``places_lp``, and
-compared with the mass of draws ``y`` ``(n, d)`` with their log densities ``lp``.  All positions are whitened, and log
-densities up to one constant.
+Both are estimated without bias, as by importance sampling, from places ``(m, d)`` whose law is known, with their log
+densities ``places_lp``, and compared with the mass of draws ``y`` ``(n, d)`` with their log densities ``lp``.  All
+positions are whitened, and log densities are up to one constant.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The fit of the non-centring, to the same window of draws as the preconditioner.
 
-A *site* is a variable whose location or scale depends on others; its numbers say how far it is non-centred.  ``x`` are
-the model's coordinates and ``z`` the non-centred ones, in which the warm-up works.  Before each update of the warm-up
-the sites are fitted again and the window is expressed in the new ``z``.  This evaluates no gradients.
+``x`` are the model's coordinates and ``z`` the non-centred ones, in which the warm-up works.  The numbers called
+``sites`` say how far each element of a variable whose location or scale depends on others is non-centred.  Before each
+update of the warm-up they are fitted again, and the window is expressed in the new ``z``.  This evaluates no gradients.
 """
 
 from __future__ import annotations

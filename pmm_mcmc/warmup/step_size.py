@@ -1,6 +1,7 @@
 """Step size and number of midpoints from the curvature of the posterior in whitened coordinates.
 
-The curvature is seen in ``|dg| / |dy|``, changes of the gradient over changes of the position between successive draws.
+The curvature, the largest eigenvalue of the negative Hessian matrix, shows in ``|dg| / |dy|``: changes of the gradient
+over changes of the position between successive draws.
 The automatic step is the longest for which the method's relative error of the variance, exact on the Gaussian of that
 curvature, stays within :func:`allowed_error`.
 """
@@ -20,22 +21,30 @@ from pmm_mcmc.warmup.friction import adjusted_friction, default_friction
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = [
-    "allowed_error", "fixed_setting", "found_by_curvature", "lipschitz_bound", "longest", "midpoint_count",
-    "rare_curvature", "safe_step", "start", "step_for_acceptance", "with_adjusted_step", "with_step",
+    "allowed_error",
+    "curvature_bound",
+    "fixed_setting",
+    "found_by_curvature",
+    "longest",
+    "midpoint_count",
+    "rare_curvature",
+    "safe_step",
+    "start",
+    "step_for_acceptance",
+    "with_adjusted_step",
+    "with_step",
 ]  # fmt: skip
 
 
-def lipschitz_bound(
+def curvature_bound(
     position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool, refines: bool
 ) -> float:
-    """Return a bound of the curvature from successive whitened positions and gradients ``(chain, n, d)``.
+    """Return the largest curvature that successive whitened positions and gradients ``(chain, n, d)`` show.
 
-    Of these, draws past the transient are ``usable`` ``(chain, n)``.  The bound is that of the gradient's ``remainder``
-    if the harmonic flow integrates its linear part ``-y``.  It is the larger of two numbers.  The first is the 99 %
-    quantile of ``|dg| / |dy|`` over successive draws, 99.9 % for a method that ``refines`` no step and must be stable
-    nearly everywhere.  The second is the 97 % quantile of the same along the direction in which the gradient varies
-    most: it sees a few stiff directions that the first, which averages over directions, would miss; on a Gaussian it is
-    their exact curvature.
+    Draws past the transient are ``usable`` ``(chain, n)``.  If the harmonic flow integrates the linear part ``-y`` of
+    the gradient, it is the curvature of the ``remainder``.  It is the larger of :func:`rare_curvature` and the 97 %
+    quantile of ``|dg| / |dy|`` along the direction in which the gradient varies most: this sees a few stiff directions
+    that the former, which averages over directions, would miss; on a Gaussian it is their exact curvature.
     """
     rare = rare_curvature(position, gradient, usable, remainder, refines)
     dy, dg = _changes(position, gradient, usable, remainder)
@@ -52,7 +61,11 @@ def lipschitz_bound(
 def rare_curvature(
     position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool, refines: bool
 ) -> float:
-    """Return the first number of :func:`lipschitz_bound`, for use with other estimates of steep directions."""
+    """Return the 99 % quantile of ``|dg| / |dy|`` over successive draws, for a method that ``refines`` steep steps.
+
+    It is the 99.9 % quantile for one that does not, and must be stable nearly everywhere.  Arguments are those of
+    :func:`curvature_bound`.
+    """
     # Chain by chain, since these are copies of a window.
     changes = [_changes(position[i, None], gradient[i, None], usable[i, None], remainder) for i in range(len(usable))]
     dy, dg = (np.concatenate([_lengths(chain_changes[k]) for chain_changes in changes]) for k in (0, 1))
@@ -128,8 +141,8 @@ def _largest_step(
     return low
 
 
-def safe_step(arguments: MethodArguments, friction: float, lipschitz: float, target: float | None = None) -> float:
-    """Return the step size for the curvature ``lipschitz`` (of the remainder, for the recycled scheme).
+def safe_step(arguments: MethodArguments, friction: float, curvature: float, target: float | None = None) -> float:
+    """Return the longest step whose error stays within a target at a curvature (of the remainder, if recycled).
 
     ``target`` is the relative error of a variance; by default ``target_bias``, as in few coordinates.
     """
@@ -139,21 +152,21 @@ def safe_step(arguments: MethodArguments, friction: float, lipschitz: float, tar
     if kernel.adjusted:
         raise ValueError("the step size of an adjusted method follows its acceptance rate")
     if kernel.scheme == Scheme.RECYCLED:
-        curvatures = _around_one(_rounded(lipschitz))
+        curvatures = _around_one(_rounded(curvature))
         return _largest_step(kernel, _rounded(friction), 1, largest, curvatures, target)
     K = arguments.fixed_K or (32 if arguments.option == 1 else None)
     if kernel.dynamics == OVERDAMPED:
         # On a Gaussian of curvature L, step alpha is step alpha L on the unit Gaussian.
-        return float(min(_largest_step(kernel, 1.0, K, 2.0 * largest, (1.0,), target) / lipschitz, largest))
+        return float(min(_largest_step(kernel, 1.0, K, 2.0 * largest, (1.0,), target) / curvature, largest))
     # Likewise step alpha sqrt(L) with friction / sqrt(L).
-    root = float(np.sqrt(lipschitz))
+    root = float(np.sqrt(curvature))
     unit = _largest_step(kernel, _rounded(friction / root), K, 2.0 * largest, (1.0,), target)
     return min(unit / root, largest)
 
 
-def _around_one(lipschitz: float) -> tuple[float, float]:
-    """Return the largest and smallest curvature where that of the remainder is at most ``lipschitz``."""
-    return 1.0 + lipschitz, max(1.0 - lipschitz, 1.0 / (1.0 + lipschitz))
+def _around_one(curvature: float) -> tuple[float, float]:
+    """Return the largest and smallest curvature where that of the remainder is at most ``curvature``."""
+    return 1.0 + curvature, max(1.0 - curvature, 1.0 / (1.0 + curvature))
 
 
 def _rounded(value: float) -> float:
@@ -162,7 +175,7 @@ def _rounded(value: float) -> float:
 
 
 def midpoint_count(
-    arguments: MethodArguments, step_size: float, friction: float, lipschitz: float, target: float | None = None
+    arguments: MethodArguments, step_size: float, friction: float, curvature: float, target: float | None = None
 ) -> int:
     """Return K for a step size: the fixed one, or the smallest power of two that adds little to the bias.
 
@@ -176,9 +189,9 @@ def midpoint_count(
     if arguments.grid == "centred":
         return THRESHOLDS.least_midpoints
     if kernel.dynamics == OVERDAMPED:
-        floor = variance_error(kernel, step_size * lipschitz, friction, 1)
+        floor = variance_error(kernel, step_size * curvature, friction, 1)
     else:
-        root = float(np.sqrt(lipschitz))
+        root = float(np.sqrt(curvature))
         floor = variance_error(kernel, step_size * root, friction / root, 1)
     wanted = floor / (THRESHOLDS.midpoints_share * target)
     wanted = np.clip(wanted, THRESHOLDS.least_midpoints, THRESHOLDS.most_midpoints)

@@ -1,7 +1,8 @@
-"""The warm-up of chains with one setting: many chains of an engine, or one that PyMC advances with its companions.
+"""A warm-up of chains that have one setting: those of a run, or one of PyMC with its companions.
 
-The setting is tuned on the draws of some chains, and of more of them in the first blocks.  Many chains at one time show
-the scale that few show over time, so that blocks are shorter where there are more chains.
+The setting is learnt from the draws of some *training chains*, and of more of them in the first blocks, which are
+short; the others follow it.  Many chains at one time show the scale that few show over time, so that blocks are shorter
+where there are more chains.
 """
 
 from __future__ import annotations
@@ -105,25 +106,21 @@ class Warming:
         """Whether the setting is final."""
         return self.warmup is None or self.warmup.finished
 
-    def part(self, chains: slice) -> Ensemble:
-        """Return an ensemble of some chains, with views of their states and a separate count of transitions."""
-        return self.ensemble.part(chains)
-
     def advance(
         self,
         engine: Engine,
         setting: TunedParameters,
         rows: int,
         batch: int | None,
-        look: Callable[[slice, Chunk], None],
+        observe: Callable[[slice, Chunk], None],
         processes: Processes,
         tolerance: float = 0.0,
     ) -> np.ndarray:
-        """Advance all chains; return which draws are past the transient, as a mask ``(chain, rows)``.
+        """Advance all chains by ``rows`` transitions; return which draws are past the transient, ``(chain, rows)``.
 
-        ``look`` is called with each ``batch`` of chains of this process, counted from its first, and their draws.
+        ``observe`` is called with each ``batch`` of chains of this process, counted from its first, and their draws.
         """
-        local_ensemble = self.part(processes.own)
+        local_ensemble = self.ensemble.part(processes.own)
         n_grad = self.n_grad[processes.own].copy()
         lp = np.empty((len(n_grad), rows))
         narrow = np.empty(len(n_grad))
@@ -131,7 +128,7 @@ class Warming:
             lp[chains] = chunk.sampled_lp
             narrow[chains] = narrowness(chunk.gradient, engine.d)
             n_grad[chains] += chunk.n_grad.sum(axis=1)
-            look(chains, chunk)
+            observe(chains, chunk)
         self.ensemble.transition = local_ensemble.transition
         self.ensemble.state, self.ensemble.gradient, self.n_grad, lp, narrow = processes.join(
             local_ensemble.state, local_ensemble.gradient, n_grad, lp, narrow
@@ -151,12 +148,12 @@ class Warming:
         n = len(self.n_grad)
         rows = warmup.boundary - warmup.done
         processes = Processes(slice(0, n)) if processes is None else processes
-        learning = int(min(warmup.learning, timetable.learnt_from(n, rows, training_chains(engine.d))))
+        training_count = int(min(warmup.learning_chains, timetable.learnt_from(n, rows, training_chains(engine.d))))
         training: list[Block] = []
         rejected: list[np.ndarray] = []
 
         def observe(chains: slice, chunk: Chunk) -> None:
-            training_rows = max(learning - processes.own.start - chains.start, 0)
+            training_rows = max(training_count - processes.own.start - chains.start, 0)
             if training_rows or not training:
                 # Copies, since views would keep the whole batch in memory.
                 training.append(Block(*(array[:training_rows].copy() for array in Block.of(chunk))))

@@ -20,7 +20,7 @@ from pmm_mcmc.diagnostics.folds import Fold, Folds
 from pmm_mcmc.diagnostics.reading import Run
 from pmm_mcmc.diagnostics.stein import corrected, own_terms
 from pmm_mcmc.diagnostics.table import table_of
-from pmm_mcmc.warmup.standard_errors import spread
+from pmm_mcmc.warmup.standard_errors import standard_error
 from pmm_mcmc.warmup.stein_identity import stein_identity
 
 Z, RARE = 4.5, 1e-5
@@ -336,15 +336,17 @@ def test_functions_of_the_parameters():
 # -- standard errors and the identity ----------------------------------------------------------------------------------
 
 
-def test_spread_takes_the_larger_of_pieces_and_chains():
+def test_the_standard_error_takes_the_larger_of_pieces_and_chains():
     rng = np.random.default_rng(11)
     values = rng.normal(size=(4, 160, 2))
     pieces = values.reshape(16, 40, 2).mean(axis=1).std(axis=0, ddof=1) / 4
     chains = values.mean(axis=1).std(axis=0, ddof=1) / 2
-    np.testing.assert_allclose(spread(values), np.maximum(pieces, chains), rtol=1e-12)
+    np.testing.assert_allclose(standard_error(values), np.maximum(pieces, chains), rtol=1e-12)
     apart = values + np.arange(4.0)[:, None, None]
-    np.testing.assert_allclose(spread(apart), apart.mean(axis=1).std(axis=0, ddof=1) / 2, rtol=1e-12)
-    np.testing.assert_allclose(spread(values[:1]), values[0].reshape(16, 10, 2).mean(axis=1).std(axis=0, ddof=1) / 4)
+    np.testing.assert_allclose(standard_error(apart), apart.mean(axis=1).std(axis=0, ddof=1) / 2, rtol=1e-12)
+    np.testing.assert_allclose(
+        standard_error(values[:1]), values[0].reshape(16, 10, 2).mean(axis=1).std(axis=0, ddof=1) / 4
+    )
 
 
 def test_identity_measures_the_error_of_the_variance():

@@ -64,7 +64,7 @@ class Driver:
         self.boundaries.append(warmup.done)
         self.sources.append(warmup.source)
         if frozen:
-            self.checks.append(warmup.clean)
+            self.checks.append(warmup.passed)
 
     def run(self):
         while not self.warmup.finished:
@@ -119,7 +119,7 @@ def test_stopping_ends_it_at_once():
     driver.warmup.observe(driver.block())
     driver.warmup.stop()
     driver.warmup.update()
-    assert driver.warmup.finished and driver.warmup.clean is False, "a failed check does not prolong what is stopped"
+    assert driver.warmup.finished and driver.warmup.passed is False, "a failed check does not prolong what is stopped"
 
 
 # -- when it freezes ---------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def test_it_freezes_once_settled_and_no_sooner(arguments, least):
     frozen = driver.warmup.frozen
     index = driver.boundaries.index(frozen)
     assert driver.boundaries[index - 1] < least <= frozen < 500
-    assert driver.warmup.clean is True and all(driver.checks)
+    assert driver.warmup.passed is True and all(driver.checks)
 
 
 @pytest.mark.parametrize(("precision", "factor"), [(1.0, 1.0), (3.0, 1.5), (3.4, 1.7)])
@@ -180,7 +180,7 @@ def test_a_frozen_setting_is_not_touched_when_the_checks_are_clean():
     arguments = frozen_settings(driver)
     assert_unchanged_but_for_the_step(arguments)
     assert len(arguments) > 2 and {(t.step_size, t.K) for t in arguments} == {(arguments[0].step_size, arguments[0].K)}
-    assert driver.warmup.clean is True and driver.warmup.done == 1000
+    assert driver.warmup.passed is True and driver.warmup.done == 1000
 
 
 def test_a_failed_check_shortens_the_step_and_nothing_else():
@@ -207,7 +207,7 @@ def test_a_setting_whose_last_check_failed_is_checked_again():
     driver = Driver(PAPER, 1000, chains=2, failing=failing)
     driver.run()
     assert driver.boundaries[-3] < 1000 == driver.boundaries[-2] < driver.warmup.length
-    assert driver.checks[-2:] == [False, True] and driver.warmup.clean is True
+    assert driver.checks[-2:] == [False, True] and driver.warmup.passed is True
     steps = [tuned.step_size for tuned in frozen_settings(driver)]
     assert steps[-1] == pytest.approx(steps[0] * THRESHOLDS.shrink ** driver.checks.count(False), rel=1e-12)
 
@@ -216,7 +216,7 @@ def test_a_setting_whose_last_check_failed_is_checked_again():
 def test_extensions_end_somewhere(chains):
     driver = Driver(PAPER, 1000, chains=chains, failing=lambda done: 0.01 + 0.0 * done).run()
     beyond = [b for b in driver.boundaries if b > 1000]
-    assert len(beyond) == 8 and driver.warmup.clean is False and driver.warmup.frozen == 700
+    assert len(beyond) == 8 and driver.warmup.passed is False and driver.warmup.frozen == 700
     assert beyond[0] - 1000 >= 50
 
 

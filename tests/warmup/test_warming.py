@@ -74,7 +74,7 @@ def test_pooled_chains_need_few_gradients_on_a_gaussian(kind, seed):
     found = pooled(unequal, kind, seed, d=100, chains=8, table=calls, around=spread_of_unequal(100))
     assert found.n_grad.max() <= (500 if kind == "paper" else 300)
     assert found.n_grad.sum() == calls[0]
-    assert found.warmup.clean is True and found.warmup.frozen is not None and found.warmup.finished
+    assert found.warmup.passed is True and found.warmup.frozen is not None and found.warmup.finished
     np.testing.assert_allclose(found.tuned.coordinates.scale, spread_of_unequal(100), rtol=1e-6)
     assert_step_of_theory(found, kind, 100)
 
