@@ -1,8 +1,9 @@
 """Annealing: how all chains come from draws of the reference to the target, and the mixture that is fitted there.
 
-Annealing goes in steps of temperature at which half of the chains would still count, and leaves at each step a
-preconditioner and a length of steps.  It finds modes and where they lie; a ladder that starts there, from a mixture of
-Gaussians, has less of a way to go than one that starts from the prior.
+Annealing raises the inverse temperature ``beta`` from 0 to 1.  By each step the effective number of chains, by their
+importance weights, falls to a half; they are resampled, and moves at the new temperature fit a setting to it.
+Annealing finds modes and where they lie; a ladder that starts there, from a mixture of Gaussians, has less of a way to
+go than one that starts from the prior.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.langevin.tempering import barriers, expected_rejections, step_of_ess
 from pmm_mcmc.model.mixture import GaussianMixture
 from pmm_mcmc.tempering.ascents import search_modes_of_ladder
-from pmm_mcmc.tempering.ladder import LOOKS
+from pmm_mcmc.tempering.ladder import SEARCHES
 from pmm_mcmc.tempering.mixture_fit import fitted_mixture
 from pmm_mcmc.tempering.path import MOST_TRANSITIONS, Points, TemperingPath
 from pmm_mcmc.warmup.friction import adjusted_friction
@@ -29,7 +30,7 @@ from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = ["ANNEALING", "PRIOR_DRAWS", "Annealed", "Annealer", "NoLadder", "Stage", "rejections_of"]
 
-ANNEALING = 3  # what random numbers are for: a word of their keys
+ANNEALING = 3  # what random numbers are for: a part of their keys
 # Effective share of the chains after a step of annealing.
 _SHARE = 0.5
 # Steps of annealing at most.
@@ -52,19 +53,19 @@ class NoLadder(ValueError):
 
 @dataclass
 class Stage:
-    """A temperature of annealing, the setting of its moves, and ``l`` of the chains there."""
+    """An inverse temperature of annealing, the setting of its moves, and the log ratios of the chains there."""
 
     beta: float
     setting: TunedParameters
     log_ratio: np.ndarray
 
 
-# The steps of annealing and its chains at the target, after a stop at each step.
+# Yields after each step; returns the steps and the chains at the target.
 Annealed = Generator[None, None, tuple[list[Stage], Points]]
 
 
 class Annealer:
-    """Annealing of ``chains`` chains."""
+    """Annealing of ``chains`` chains; ``spent`` are the gradients of all, ``transition`` is the number of moves."""
 
     def __init__(self, path: TemperingPath, arguments: MethodArguments, chains: int, key: np.ndarray):
         self.path = path
@@ -84,8 +85,8 @@ class Annealer:
     def annealed(self, start: np.ndarray | None, from_prior: bool) -> Annealed:
         """Return the steps of annealing and its chains at the target, from the reference that the ladder will have.
 
-        ``start`` ``(n, d)`` is what a Gaussian covers at first where there is no prior; ``from_prior`` says that
-        nothing is fitted.
+        Where there is no prior the reference is at first a Gaussian that covers ``start`` ``(n, d)``; ``from_prior``
+        says that the prior remains the reference.
         """
         if not self.path.has_prior:
             assert start is not None
@@ -96,14 +97,14 @@ class Annealer:
         return (yield from self._from_mixture(stages, points))
 
     def _from_mixture(self, stages: list[Stage], points: Points) -> Annealed:
-        """Fit a mixture to the modes that annealing met and climbs find, and anneal again, from there.
+        """Fit a mixture to the modes that annealing has met or ascents find, and anneal again, from there.
 
-        The prior stays the reference where that leaves more than half of the barrier; or all of it, if climbs found a
-        mode.
+        The prior remains the reference where the mixture leaves more than half of the barrier; or more than all of it,
+        if an ascent found a mode.
         """
         setting = stages[-1].setting
         draws = self._seen
-        rng = np.random.default_rng([*self.key.tolist(), LOOKS, 0])
+        rng = np.random.default_rng([*self.key.tolist(), SEARCHES, 0])
         cold = Points.joined(draws, np.stack)
         far = self._draw(PRIOR_DRAWS).position
         self._others, maxima, look_gradients = search_modes_of_ladder(
@@ -184,7 +185,7 @@ class Annealer:
         return stages, points
 
     def _settle(self, points: Points, setting: TunedParameters, moves: int) -> tuple[Points, TunedParameters]:
-        """Move all points at one temperature; steps adapt, and halfway the preconditioner is fitted again."""
+        """Make so many moves at one temperature; steps adapt, and halfway the preconditioner is fitted again."""
         beta = float(setting.coordinates.sites[0])  # type: ignore[index]
         history = []
         for i in range(moves):

@@ -17,10 +17,10 @@ __all__ = ["MOST_TRANSITIONS", "Moved", "Points", "TemperingPath"]
 
 
 class Points(NamedTuple):
-    """Positions ``z`` ``(n, d)``, and evaluations ``(n, 3 d + 2)`` there.
+    """Positions ``(n, d)``, and evaluations ``(n, 3 d + 2)`` there.
 
-    Columns are the gradients of the path in use, of the reference and of ``log_ratio``; then ``log_ratio`` itself and
-    the log density of the reference.
+    Columns of an evaluation are the gradient at the temperature in use, the gradient of the reference and that of the
+    log ratio, ``d`` each; then the log ratio itself and the log density of the reference.
     """
 
     position: np.ndarray
@@ -28,12 +28,12 @@ class Points(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Points], join: Callable[..., np.ndarray] = np.concatenate) -> Points:
-        """Return all points of some, one after the other, or along a new first axis by ``np.stack``."""
+        """Return several sets of points as one, one after the other, or along a new first axis by ``np.stack``."""
         return cls(*(join(arrays) for arrays in zip(*parts, strict=True)))
 
     @property
     def log_ratio(self) -> np.ndarray:
-        """The log density of the target over that of the reference."""
+        """The log density of the target minus that of the reference."""
         return self.evaluation[:, -2]
 
     @property
@@ -42,7 +42,7 @@ class Points(NamedTuple):
         return self.evaluation[..., -2] + self.evaluation[..., -1]
 
     def slope(self, beta: float) -> np.ndarray:
-        """Return the gradients at a temperature."""
+        """Return the gradients of the log density at an inverse temperature."""
         d = self.position.shape[-1]
         return self.evaluation[..., d : 2 * d] + beta * self.evaluation[..., 2 * d : 3 * d]
 

@@ -25,7 +25,7 @@ _EVIDENCE = {
 
 
 def report_of(ladder: Ladder) -> xr.Dataset:
-    """Return the report of a ladder, without names of coordinates; modes that there are not are NaN."""
+    """Return the report of a ladder, without names of coordinates; there are ``MOST_MODES`` modes, the others NaN."""
     rung = ("rung",)
     pair = ("pair",)
     mode = ("mode",)

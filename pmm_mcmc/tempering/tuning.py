@@ -1,7 +1,8 @@
-r"""How a ladder is found: annealing from the reference to the target, then rounds of tempering until the barrier holds.
+r"""How a ladder is found: annealing from the reference to the target, then rounds of tempering until it is steady.
 
 Each round of tempering is twice as long as the one before; after it every level is fitted to its own draws, and the
-temperatures are placed anew.
+temperatures are placed so that all pairs swap equally often.  The *barrier* is the sum of the rejections of all pairs,
+which does not depend on how many there are; tuning ends when it changes no more.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ _BLOCKS = 4
 _FITTED = 4000
 # Scans of a round from whose draws between reference and posterior ascents start.
 _KEPT_HOT = 8
-# Moves between two swaps at most.
+# Moves between two swaps, at most.
 _MOST_THIN = 16
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """What the user fixes of a ladder: its temperatures, its number of pairs, that its reference is the prior."""
+    """What the user fixes of a ladder: its inverse temperatures, its number of pairs, that it starts at the prior."""
 
     betas: np.ndarray | None = None
     pairs: int | None = None
@@ -67,7 +68,7 @@ class Tuner(Annealer):
     def run(self, start: np.ndarray | None) -> Iterator[Ladder | None]:
         """Tune: yield None after each step, and the tuned ladder at the end.
 
-        ``start`` ``(n, d)`` is what a Gaussian covers at first where there is no prior.
+        Where there is no prior, the reference is at first a Gaussian that covers ``start`` ``(n, d)``.
         """
         stages, points = yield from self.annealed(start, self.fixed.from_prior)
         ladder = yield from self._temper(stages, points)
@@ -78,6 +79,7 @@ class Tuner(Annealer):
     # -- tempering ---------------------------------------------------------------------------------------------------
 
     def _temper(self, stages: list[Stage], points: Points) -> Generator[None, None, Ladder]:
+        """Return the ladder after rounds of tempering, from the steps of annealing and its chains at the target."""
         betas, rejections = rejections_of(stages)
         order = np.arange(self.chains)
         ladder = Ladder(
@@ -132,7 +134,7 @@ class Tuner(Annealer):
         ladder.n_grad = np.full(ladder.replicas, self.spent / ladder.replicas)
 
     def _round(self, ladder: Ladder, scans: int, last: bool) -> Generator[None, None, np.ndarray]:
-        """Temper; fit each level to its draws, but for the last time; return the rejection of each pair."""
+        """Make so many scans, fit each level to its draws unless it is the last round, and return pairs' rejections."""
         C = ladder.replicas
         levels = ladder.pairs + 1
         fitting_scans = max(scans // 2, min(scans, _FITTED // C))
@@ -169,7 +171,7 @@ class Tuner(Annealer):
             beta = float(ladder.betas[k])
             met = Points.joined([points.take((slice(None), k)) for points in draws])
             fitted = old if last else self._fitted(met.position, met.slope(beta), beta, old.step_size)
-            # Swaps that are accepted forget l, too.
+            # Swaps that are accepted forget the log ratio, too.
             limit = math.ceil(_MOST_THIN * min(1.0, 2.0 * float(1.0 - swaps[k - 1 : k + 1].mean())) ** 2)
             thin = min(max(1, limit), _thin(previous[:, :, k], log_ratio[:, :, k], old.steps_per_draw))
             ladder.settings[k] = fitted._replace(steps_per_draw=thin)
@@ -192,7 +194,7 @@ class Tuner(Annealer):
 
 
 def _thin(previous: np.ndarray, log_ratio: np.ndarray, thin: int) -> int:
-    """Return the moves after which the correlation of ``l`` is below one half."""
+    """Return the number of moves after which the correlation of log ratios is below one half."""
     x = previous[1:].ravel()
     y = log_ratio[1:].ravel()
     x = x - x.mean()

@@ -94,7 +94,7 @@ def test_a_narrow_mode_that_no_draw_is_in_is_not_trusted():
 
 def test_looks_go_on_while_a_run_draws_and_do_not_depend_on_its_chunks(tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "search_modes_of_ladder", lambda *given: (OtherModes(0.0), np.empty((0, 9)), 0))
-    monkeypatch.setattr(driver, "LOOK", 8)
+    monkeypatch.setattr(driver, "SEARCH_EVERY", 8)
     model = unequal(9)
     options = {"chains": 150, "draws": 40, "tune": 150, "random_seed": 2, "reference": "prior"}
     masses = []
