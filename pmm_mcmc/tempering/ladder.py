@@ -158,7 +158,7 @@ class Ladder:
         self.round_trips = np.zeros(replicas, np.int64)
 
     def advance(self, path: TemperingPath, each: Callable[..., list[Moved]]) -> Scan:
-        """Move at every level (by independent draws of the reference) and swap; ``each`` maps a function over levels."""
+        """Move at every level (at the reference by draws) and swap; ``each`` maps a function over levels."""
         C = self.replicas
         N = self.pairs
         slot = self.slot

@@ -22,8 +22,8 @@ class Hills:
     def __init__(self, far, narrow):
         self.far, self.narrow, self.calls = np.asarray(far, float), narrow, 0
 
-    def value(self, coordinates):
-        def value(y):
+    def whitened_density(self, coordinates):
+        def density(y):
             self.calls += len(y)
             x = coordinates.place(y)
             d = x.shape[1]
@@ -33,7 +33,7 @@ class Hills:
             share = np.exp(other - lp)[:, None]
             return lp, coordinates.pull_back(-(1.0 - share) * x - share * (x - self.far) / self.narrow)
 
-        return value
+        return density
 
 
 @pytest.mark.parametrize("scale", [1.0, 3.0])
