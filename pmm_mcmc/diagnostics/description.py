@@ -1,4 +1,4 @@
-"""What a verdict says of a run without reasons: how well its means are known, and further remarks."""
+"""The sentence of a verdict without reasons: how well the means are known, and further remarks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pmm_mcmc.diagnostics.unadjusted import ADJUST
 if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.reading import Run
 
-__all__ = ["COLUMNS", "description", "unvisited"]
+__all__ = ["COLUMNS", "description", "unvisited_mode"]
 
 # The columns of a summary that ArviZ does not have, in a line.
 COLUMNS = "mean_cv is the mean, with less noise by control variates, and mcse_cv its standard error"
@@ -25,13 +25,14 @@ def description(run: Run) -> str:
     if (error > THRESHOLDS.mcse).any():
         label = error.idxmax()
         text += f" The sd of {label} is known to {100.0 * error[label]:.0f} % at best: if it matters, draw more."
-    if run.of_package and unvisited(run):
-        mode = unvisited(run)
+    if run.of_package and unvisited_mode(run):
+        mode = unvisited_mode(run)
         text += f" {mode[0].upper()}{mode[1:]}: pmm.temper() would weigh it."
     return text
 
 
 def _means(run: Run) -> str:
+    """Return how well means are known, by gradients where these explain a parameter."""
     table = run.table
     moving = table["sd"] != 0.0
     if not moving.any():
@@ -50,7 +51,7 @@ def _means(run: Run) -> str:
 
 
 def _corrected_means(run: Run) -> str:
-    """Return how well corrected means are known, and whose bias is not measurable."""
+    """Return how well the corrected means of unadjusted draws are known, and whose bias is not measurable."""
     biases = run.biases
     bounds = biases["two_errors"]
     if not bounds.notna().any():
@@ -79,8 +80,8 @@ def _abbreviated(labels: list[str]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def unvisited(run: Run) -> str:
-    """Return words on a mode that no chain visits, empty if there is none."""
+def unvisited_mode(run: Run) -> str:
+    """Return words for the mode that no chain visits, empty if there is none or the draws are in it."""
     mode = run.other_mode
     if mode is None:
         return ""

@@ -50,10 +50,9 @@ class Mode(NamedTuple):
         return cls(float(mass[heaviest]), int(coordinate[heaviest]), float(value[heaviest]))
 
     def offset(self, x: np.ndarray) -> float:
-        """Return by how many sd it is off the densest part of draws ``(n,)`` of its coordinate; 0 if these are in it.
+        """Return by how many sd it is off the densest part of draws ``(n,)`` of its coordinate; 0 if draws are in it.
 
-        Draws that are in both show by their agreement how often chains move.  Where most draws are is where the warm-up
-        had none.
+        That draws are in it and elsewhere shows that chains move; how often, their agreement shows.
         """
         centre, sd = _densest(x)
         distances = np.abs(x - self.value) / sd

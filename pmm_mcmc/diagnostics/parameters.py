@@ -80,6 +80,7 @@ class Parameters:
             yield _joined(blocks)
 
     def _pieces(self, wanted: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield numbers and draws of the ``wanted`` parameters, each from a slice of one variable."""
         offset = 0
         for variable in self._posterior.data_vars.values():
             variable = variable.transpose(*_SAMPLE, ...)

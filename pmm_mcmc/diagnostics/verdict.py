@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from pmm_mcmc.diagnostics import unadjusted
-from pmm_mcmc.diagnostics.description import COLUMNS, description, unvisited
+from pmm_mcmc.diagnostics.description import COLUMNS, description, unvisited_mode
 from pmm_mcmc.diagnostics.identity import fails, fails_on_average
 from pmm_mcmc.diagnostics.ladder import evidence, ladder_description, restarts
 from pmm_mcmc.diagnostics.moments_summary import MomentsRun
@@ -272,7 +272,7 @@ def _remedy_of_identity(run: Run, narrow: bool) -> str:
 def modes(run: Run) -> Reason | None:
     """Return a reason if a mode that no chain visits has a hundredth of the mass of theirs."""
     mode = run.other_mode
-    text = unvisited(run)
+    text = unvisited_mode(run)
     if mode is None or not text:
         return None
     ratio = mode.mass / max(1.0 - mode.mass, 1e-300)

@@ -5,7 +5,7 @@ import pytest
 from results import gaussian, grid
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.description import unvisited
+from pmm_mcmc.diagnostics.description import unvisited_mode
 from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.verdict import modes
 
@@ -52,12 +52,12 @@ def test_modes_that_chains_have_visited_are_judged_by_their_agreement():
     x, often = grid(3), np.random.default_rng(1).random((4, 600)) < 0.05
     x[..., 1] += 10.0 * often
     run = read(result(0.05, x=x))
-    assert modes(run) is None and unvisited(run) == ""
+    assert modes(run) is None and unvisited_mode(run) == ""
     assert modes(read(result(0.9, x=x))), "a twentieth of the draws is there, where nine tenths should be"
     x = grid(3)
     x[:, ::2, 1] += 20.0
     run = read(result(0.5, 20.0, x=x))
-    assert modes(run) is None and unvisited(run) == ""
+    assert modes(run) is None and unvisited_mode(run) == ""
     assert modes(read(result(0.05, 3.0))), "within 3 sd draws do not tell"
 
 
