@@ -23,7 +23,7 @@ class Known(Hills):
     d = 3
 
     def points(self, x):
-        lp, slope = self.value(Coordinates(np.zeros(self.d), np.ones(self.d)))(x)
+        lp, slope = self.whitened_density(Coordinates(np.zeros(self.d), np.ones(self.d)))(x)
         zero = np.zeros_like(slope)
         return Points(x, np.concatenate([slope, slope, zero, np.zeros((len(x), 1)), lp[:, None]], axis=1))
 

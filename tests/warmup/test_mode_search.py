@@ -214,7 +214,7 @@ def test_modes_without_mass_are_not_mentioned():
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("apart", [0, 10])
-def test_the_search_is_counted_spends_two_fifths_at_most_and_leave_the_chains_alone(seed, apart):
+def test_the_search_is_counted_spends_two_fifths_at_most_and_leaves_the_chains_alone(seed, apart):
     calls, calls_without = table_of(apart), table_of(apart)
     one, other = warmed(two_modes, seed, 3, calls), warmed(two_modes, seed, 3, calls_without, search=False)
     assert np.isnan(other.other_modes.mass) and one.prior is None
