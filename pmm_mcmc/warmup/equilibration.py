@@ -60,11 +60,6 @@ def least_acceptance(accept: np.ndarray) -> float:
     return float(np.quantile(accept, 0.05, method="lower"))
 
 
-def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return means over the first axis, and their standard errors."""
-    return values.mean(axis=0), values.std(axis=0, ddof=1) / np.sqrt(len(values))
-
-
 @dataclass
 class Equilibration:
     """An equilibration in progress: all that is needed to continue it, bit for bit.
@@ -196,9 +191,10 @@ class Equilibration:
         """Return whether the means over chains changed between the last two blocks by more than chance."""
         if len(self.latest) == 1:
             return False
-        change, error = mean_and_error(self.latest - self.before)
-        limit = largest_t(change.size, len(self.latest) - 1)
-        return bool((np.abs(change) > limit * error).any())
+        change = self.latest - self.before
+        mean = change.mean(axis=0)
+        error = change.std(axis=0, ddof=1) / np.sqrt(len(change))
+        return bool((np.abs(mean) > largest_t(mean.size, len(change) - 1) * error).any())
 
     def _finish(self) -> None:
         """Choose the number of transitions for a draw."""
