@@ -166,7 +166,7 @@ def test_a_mode_narrow_in_all_coordinates_is_found_along_one(d, apart, tenths, s
 
 def test_volumes_by_lanczos_where_there_are_many_coordinates():
     d = SEARCH.exact_hessian + 10
-    modes = found(two_modes, 1, d, table_of(10, 30, 20), np.eye(d)[[-1] * 12] * 10.0)
+    modes = found(two_modes, 1, d, table_of(20, 30, 20), np.eye(d)[[-1] * 12] * 20.0)
     # Two directions of random signs: the log determinant is exact but for what the signs leave.
     assert np.log(modes.mass / (1.0 - modes.mass)) == pytest.approx(np.log(0.3 / 0.7), abs=0.5)
 
