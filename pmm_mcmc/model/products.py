@@ -17,7 +17,7 @@ from pytensor.graph.rewriting.basic import in2out, node_rewriter
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 from pytensor.tensor.math import Dot
 
-from pmm_mcmc.coordinates.kernel import version_of
+from pmm_mcmc.coordinates.numba_op import version_of
 
 __all__ = ["Product", "numba_mode"]
 

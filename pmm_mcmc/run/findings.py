@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from pmm_mcmc.diagnostics import jumps, necks
-from pmm_mcmc.diagnostics.noncentred import SITES, WORDS
+from pmm_mcmc.diagnostics.noncentred import NONCENTRING, WORDS
 from pmm_mcmc.diagnostics.reading import FINDINGS
 from pmm_mcmc.engines.contract import chains_of, evaluated_at, model_side
 from pmm_mcmc.run.phases import Run
@@ -60,10 +60,10 @@ def _searches(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[st
         return {"jump": size}
     coordinates = run.tuned.coordinates
     some = _evenly_spaced(stats["unconstrained"], necks.DRAWS) if engine.d <= necks.MOST else some
-    z, _ = engine.structure.to_z(some, coordinates.sites)
+    z, _ = engine.structure.to_z(some, coordinates.density_parameters)
 
     def density_of_z(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        lp, evaluation = evaluated_at(engine.evaluate, z, coordinates.sites)
+        lp, evaluation = evaluated_at(engine.evaluate, z, coordinates.density_parameters)
         return lp, evaluation[:, : engine.d]
 
     return {"jump": size, "necks": necks.necks_beyond(z, coordinates, density_of_z)}
@@ -72,8 +72,8 @@ def _searches(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[st
 def _noncentring_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[str, str]:
     """Return the attributes that report what is non-centred, and to what degree."""
     structure = plan.engine.structure
-    sites = run.tuned.coordinates.sites
-    if structure.is_identity or sites is None:
+    noncentring = run.tuned.coordinates.density_parameters
+    if structure.is_identity or noncentring is None:
         return {}
     if stats is not None and "unconstrained" in stats and stats.sizes["draw"]:
         newest = -(-_NEWEST // stats.sizes["chain"])
@@ -81,9 +81,9 @@ def _noncentring_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> d
     else:
         ensemble = run.warming.ensemble
         z = run.tuned.coordinates.place(chains_of(ensemble.state).evaluated[:_NEWEST])
-        x, _ = model_side(z, ensemble.gradient[:_NEWEST])
-    degree = {name: values.tolist() for name, values in structure.degree(x, sites).items()}
-    return {SITES: json.dumps({"sites": sites.tolist(), "degree": degree}), WORDS: structure.words}
+        x, _ = model_side(z, ensemble.evaluation[:_NEWEST])
+    degree = {name: values.tolist() for name, values in structure.degree(x, noncentring).items()}
+    return {NONCENTRING: json.dumps({"parameters": noncentring.tolist(), "degree": degree}), WORDS: structure.words}
 
 
 def _evenly_spaced(draws: xr.DataArray, number: int) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Engine, at_draw
+from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import GHMC
 from pmm_mcmc.run.chunks import Gathered, groups_of
@@ -73,7 +73,7 @@ class Run:
         warming = Warming.start(plan.engine, plan.arguments, starts, tune, rng, checked=not plan.equilibrates)
         if plan.equilibrates and warming.finished:
             kernel = plan.engine.kernel
-            warming.ensemble.state = at_draw(warming.ensemble.state, kernel, GHMC)
+            warming.ensemble.rest_at_draws(kernel, GHMC)
             warming.tuned = adjusted_setting(warming.tuned, kernel, warming.tuned.step_size)
         nothing = np.zeros(len(starts), np.int64)
         return cls(warming, not warming.finished, 0, warming.n_grad.copy(), nothing)
@@ -207,7 +207,7 @@ class Sampling(Driver):
         engine = self.plan.adjusted_engine if self.plan.adjusted else self.plan.engine
         ensemble = run.warming.ensemble
         chains = self.processes.own
-        local_ensemble = run.warming.ensemble.part(chains)
+        local_ensemble = run.warming.ensemble.subset(chains)
         n_grad = run.n_grad[chains]
         unstable = run.unstable[chains]
         rows = min(self.recorder.rows, self.until.next_end(run.done) - run.done)
@@ -232,8 +232,8 @@ class Sampling(Driver):
             if done < rows and self.processes.count == 1 and stopped():
                 break
         ensemble.transition = local_ensemble.transition
-        ensemble.state, ensemble.gradient, run.n_grad, run.unstable = self.processes.join(
-            local_ensemble.state, local_ensemble.gradient, n_grad, unstable
+        ensemble.state, ensemble.evaluation, run.n_grad, run.unstable = self.processes.join(
+            local_ensemble.state, local_ensemble.evaluation, n_grad, unstable
         )
         return Advance(chunk_of_all.upto(done), False, run.done, done == rows)
 

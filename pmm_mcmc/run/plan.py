@@ -112,6 +112,13 @@ class SamplingPlan:
         is_density = isinstance(request.model, LogDensity)
         if is_density:
             backend = devices.own_backend(request.model, backend)
+        if step.arguments.option == 1:
+            if backend == "jax":
+                raise ValueError(
+                    "option=1 does not run on JAX, where all chains evaluate one midpoint a step: leave option out, or "
+                    "sample a PyMC model with backend='numba'"
+                )
+            backend = "numba"
         chosen = devices.choose_backend(backend, device, precision, is_density and backend != "numba")
         if request.cores is not None and chosen == "jax":
             raise ValueError(
@@ -240,7 +247,7 @@ class SamplingPlan:
             "log_likelihood": request.log_likelihood, "adjusted": adjusted, "pmm_mcmc": __version__,
         }  # fmt: skip
         if not engine.structure.is_identity:  # its numbers are a part of what is stored
-            identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_sites} numbers"
+            identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_parameters} numbers"
         outputs = layout, statistics, setting
         plan = cls(
             arguments, engine, *outputs, identity, attributes, group, model, request.log_likelihood, adjusted=adjusted

@@ -12,7 +12,8 @@ from reference import engine, gaussian
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines import contract
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Ensemble, empty_state
+from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin import stability
 from pmm_mcmc.langevin.gaussian_law import step_maps
 from pmm_mcmc.langevin.methods import GHMC, OVERDAMPED
@@ -61,7 +62,7 @@ def exact_threshold(kernel, step, K, d):
 def test_false_alarms_are_as_rare_as_claimed(monkeypatch, name, d, level):
     kernel, step, K = automatic(name)
     monkeypatch.setattr(stability, "FALSE_ALARM", level)
-    for constant, value in (("_ALLOWANCE", 0.0), ("_MEMORY", 1.0), ("_MEMORY_OF_ONE", 1.0)):
+    for constant, value in (("_ALLOWANCE", 0.0), ("_MARGIN", 1.0), ("_MARGIN_OF_RLMC", 1.0)):
         monkeypatch.setattr(stability, constant, value)
     K = min(K, 8)
     threshold = exact_threshold(kernel, step, K, d)
