@@ -1,7 +1,7 @@
 """The thresholds of the search for modes that no chain has visited: the meaning of each, and its measured effect.
 
 "Half, double" says how many of 8 runs differ where the threshold is halved and doubled
-(``benchmarks/frozen/thresholds.txt``).
+(``benchmarks/frozen/thresholds.txt``, where ascents are called climbs, and those from candidates scouts).
 """
 
 from __future__ import annotations
