@@ -159,6 +159,7 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         self._lay_out(self._schedule, blocks, kind, np.arange(-1, self._schedule.N), device)
 
     def _make_blocks(self, n_steps: int) -> Blocks:
+        """Return blocks as the configuration says."""
         N = self._schedule.N
         if not 1 <= n_steps <= N // 2:
             raise ValueError(
@@ -229,6 +230,7 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
 
 
 def _betas(name: str, start: float, end: float, N: int) -> np.ndarray:
+    """Return the noise added by each step of a named schedule, as diffusers has them."""
     if name == "linear":
         return np.linspace(start, end, N)
     if name == "scaled_linear":

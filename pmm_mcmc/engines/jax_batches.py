@@ -39,6 +39,7 @@ def renew_few(selected: Any, tree: Any, renew: Callable[[Any], Any]) -> Any:
     indices = jnp.zeros(_SHARE * batch, jnp.int32).at[rows].set(jnp.arange(g, dtype=jnp.int32), mode="drop")
 
     def some(carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Renew the rows of one batch."""
         i, values = carry
         row_numbers = lax.dynamic_slice(indices, (i * batch,), (batch,))
         # Surplus rows of the last batch are dropped.

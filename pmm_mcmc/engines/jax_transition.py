@@ -24,7 +24,7 @@ from pmm_mcmc.langevin.transitions import (
     SUBSTEPS,
     build_limits,
     end,
-    energy_ahead,
+    potential_rise,
 )
 
 __all__ = ["Counts", "Drift", "transition"]
@@ -134,7 +134,7 @@ def _take(
         lost = ~mid.finite
         bad = mid.y
         velocity = mid.v_mid
-        extrapolation = energy_ahead(u, evaluated, b, 1.0 * (kernel.dynamics == HARMONIC))
+        extrapolation = potential_rise(u, evaluated, b, 1.0 * (kernel.dynamics == HARMONIC))
     else:
         evaluated_new = u_new
         lp_new, evaluation, b_new = drift(u_new)
@@ -161,6 +161,7 @@ def _refined(
     has_velocity = kernel.dynamics != OVERDAMPED
 
     def finer(carry: tuple[Any, _Step]) -> tuple[Any, _Step]:
+        """Take the steps that still fail in a number of substeps; the next time in more."""
         substeps, outcome = carry
 
         def renew(lanes: Any) -> _Step:
@@ -170,6 +171,7 @@ def _refined(
             limits = p.threshold_of_substep, _limits.limit(p.steepest, substeps / chains.factor[lanes], has_velocity)
 
             def once(k: Any, carry: tuple[_Step, Any]) -> tuple[_Step, Any]:
+                """Take substep ``k``, unless one before has failed."""
                 previous, noise = carry
                 of_substep = draws.substep(lanes, substeps + k)
                 path_noise = PathNoise(noise[0], noise[1], length * (substeps - k), k == substeps - 1)

@@ -95,6 +95,7 @@ def propose(functions, dynamics, step, persistent, coordinates, begin, proposal,
         n_grad += n_evaluations
         ratio = _as_ratio(log_ratio)
         if abs(persistent) < ratio:
+            # The way back is the same if, with the velocity turned round, all longer steps lie far below, too.
             for j in range(turned.size):
                 turned[j] = -v_new[j]
             earlier = 1

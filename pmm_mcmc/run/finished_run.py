@@ -21,6 +21,7 @@ from pmm_mcmc.warmup.friction import FrictionTrial
 from pmm_mcmc.warmup.noncentring import NoncentringFit
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.schedule import Warmup
+from pmm_mcmc.warmup.warm_start import WarmStart
 from pmm_mcmc.warmup.warming import Warming
 
 __all__ = ["CHECKPOINT", "TYPES", "FinishedRun"]
@@ -30,7 +31,7 @@ CHECKPOINT = "checkpoint"
 # The types in a checkpoint.
 TYPES = (
     Block, Coordinates, Ensemble, Equilibration, FrictionTrial, LocalCurvature, NoncentringFit, Run, MethodArguments,
-    OtherModes, TunedParameters, Warming, Warmup,
+    OtherModes, TunedParameters, Warming, Warmup, WarmStart,
 )  # fmt: skip
 
 

@@ -20,9 +20,9 @@ from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.checks import check_initvals, check_model, model_of
 from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.model.initial_points import vector_starts
-from pmm_mcmc.model.log_density import log_density, periods_of
+from pmm_mcmc.model.log_density import flat_layout, log_density, periods_of
 from pmm_mcmc.model.pymc_outputs import model_layout
-from pmm_mcmc.model.result_tree import ResultTree
+from pmm_mcmc.model.result_tree import ResultTree, flat_names
 from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups
@@ -151,6 +151,8 @@ class SamplingPlan:
         if not request.step.free:
             raise ValueError("step was made for a PyMC model: for a LogDensity make it outside any")
         arguments.check_coordinates(density.d)
+        if request.start is not None:
+            request.start.check(arguments, density.layout.names)
         if request.initvals is not None:
             vector_starts(density.start, request.initvals, request.chains, density.d)
         density = density.noncentred(arguments.noncentring if request.adapts or arguments.noncentring else None)
@@ -190,8 +192,11 @@ class SamplingPlan:
         if step_model is not None and {v.name for v in step.vars} != {v.name for v in vars}:
             left_out = ", ".join(v.name for v in vars if v.name not in {w.name for w in step.vars})
             raise ValueError(f"vars of the step leave {left_out} out: pmm.sample moves all variables; leave vars out")
+        if request.start is not None:
+            parts = flat_layout(vars, point)
+            request.start.check(arguments, flat_names([(name, shape) for name, shape, *_ in parts]))
         announce(f"{request.words}: [{', '.join(rv.name for rv in model.free_RVs)}]")
-        # Without a warm-up there are no draws to learn sites from.
+        # Without a warm-up there are no draws to learn the non-centring from.
         wanted = arguments.noncentring if request.adapts or arguments.noncentring else None
         sampler = None
         if request.reference is None:

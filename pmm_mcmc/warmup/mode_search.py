@@ -27,7 +27,7 @@ from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.search_thresholds import SEARCH
 from pmm_mcmc.warmup.whitened_map import WhitenedMap
 
-__all__ = ["along_coordinates", "search_modes"]
+__all__ = ["ModeSearch", "along_coordinates", "search_modes"]
 
 # Numbers in the candidates and in the states of one evaluation, at most: 16 MiB.
 _NUMBERS = 2**21
@@ -49,13 +49,13 @@ def search_modes(
     coordinates, if there are any, are among the candidates; ascents start from ``maxima`` ``(n, d)`` too.
     """
     limit = int(min(SEARCH.search_share * n_grad, SEARCH.most_gradients))
-    search = _Search(engine, tuned, limit, rng)
+    search = ModeSearch(engine, tuned, limit, rng)
     if engine.d == 0 or limit < SEARCH.ascents_together * SEARCH.least_ascent:
         return OtherModes(), search.other_maxima, 0
     return search.run(draws, prior, maxima), search.other_maxima, search.spent
 
 
-class _Search:
+class ModeSearch:
     """A search with ``limit`` gradients, of which ``spent`` are spent, for ``other_maxima``, those of other modes.
 
     Positions ``y`` are whitened; the log densities ``lp`` are those of ``y`` up to one constant.

@@ -31,6 +31,9 @@ class SearchThresholds:
     least_ascent: int = 8
     """Gradients for an ascent, at least.  Half, double: 3, 3 of 8 runs differ."""
 
+    gradients_elsewhere: int = 10
+    """Gradients of the short search that follows a start from a former run, for each of four chains or more."""
+
     # -- where ascents start -----------------------------------------------------------------------------------------
 
     candidates: int = 256

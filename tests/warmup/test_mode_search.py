@@ -14,7 +14,7 @@ from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.model.initial_points import prior_draws
 from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.warmup.ascent import Ascents
-from pmm_mcmc.warmup.mode_search import _Search
+from pmm_mcmc.warmup.mode_search import ModeSearch
 from pmm_mcmc.warmup.search_thresholds import SEARCH
 from pmm_mcmc.warmup.warming import Warming
 
@@ -198,7 +198,7 @@ def test_short_chains_leave_a_mode_that_is_near(seed, apart):
     table = table_of(apart, 5)
     tuned = TunedParameters(1.0, 1, 1.0, Coordinates(np.zeros(1), np.ones(1)), 1)
     kernel = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled").kernel
-    search = _Search(engine(kernel, 1, two_modes, table), tuned, 500, np.random.default_rng(seed))
+    search = ModeSearch(engine(kernel, 1, two_modes, table), tuned, 500, np.random.default_rng(seed))
     chain_maxima, [other] = (search._ascend(np.array([[at]]), np.zeros(1), 50) for at in (0.0, float(apart)))
     assert search._chains_stay(other, chain_maxima, 1) == (apart == 10)
 
