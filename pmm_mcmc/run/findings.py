@@ -11,6 +11,7 @@ import xarray as xr
 
 from pmm_mcmc.diagnostics import jumps, necks
 from pmm_mcmc.diagnostics.noncentred import NONCENTRING, WORDS
+from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.diagnostics.reading import FINDINGS
 from pmm_mcmc.engines.contract import chains_of, evaluated_at, model_side
 from pmm_mcmc.run.phases import Run
@@ -54,12 +55,12 @@ def _searches(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[st
         return {}
     engine = plan.engine
     double = plan.attributes["precision"] == "float64"
-    some = _evenly_spaced(stats["unconstrained"], jumps.DRAWS)
+    some = _some_of(stats["unconstrained"], jumps.DRAWS)
     size, _ = jumps.largest_jump(some, lambda x: density_at(engine, x), 1e-10 if double else 1e-5)
     if not double:
         return {"jump": size}
     coordinates = run.tuned.coordinates
-    some = _evenly_spaced(stats["unconstrained"], necks.DRAWS) if engine.d <= necks.MOST else some
+    some = _some_of(stats["unconstrained"], necks.DRAWS) if engine.d <= necks.MOST else some
     z, _ = engine.structure.to_z(some, coordinates.density_parameters)
 
     def density_of_z(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -86,10 +87,7 @@ def _noncentring_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> d
     return {NONCENTRING: json.dumps({"parameters": noncentring.tolist(), "degree": degree}), WORDS: structure.words}
 
 
-def _evenly_spaced(draws: xr.DataArray, number: int) -> np.ndarray:
+def _some_of(draws: xr.DataArray, number: int) -> np.ndarray:
     """Return about ``number`` of the draws ``(chain, draw, d)``, from all of the chains and all of a run, as rows."""
-    chains, length, d = draws.shape
-    of_each = -(-number // chains)
-    rows = np.unique(((np.arange(of_each) + 0.5) * length / of_each).astype(int))
-    some = draws.isel(chain=np.arange(0, chains, -(-chains // number)), draw=rows)
-    return np.asarray(some.values, dtype=float).reshape(-1, d)
+    chains, rows = evenly_spaced(draws.sizes["chain"], draws.sizes["draw"], number)
+    return np.asarray(draws.isel(chain=chains, draw=rows).values, dtype=float).reshape(-1, draws.shape[2])
