@@ -177,7 +177,7 @@ class Warming:
         (unstable,) = processes.join(np.concatenate(rejected))
         old = self.tuned.coordinates
         self.close(engine, newest, replacements(usable, unstable))
-        self.ensemble.change(engine, old, self.tuned.coordinates)
+        self.ensemble.change_coordinates(engine, old, self.tuned.coordinates)
 
     def close(self, engine: Engine, block: Block, source: np.ndarray | None = None, stop: bool = False) -> None:
         """Update the setting by the draws of the first chains in a block, and replace chains that are stuck.
