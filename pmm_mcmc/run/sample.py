@@ -251,7 +251,7 @@ def _drawn(request: Request, stopped: StopRequest) -> xr.DataTree:
         processes = plan.processes(request.chains)
         processes.check(request.store, draws=request.draws, resume=request.resume)
         seed = request.common_seed(processes)
-        with processes.together(), recorder_of(request, plan, seed, processes, console.log) as recorder:
+        with processes.failing_together(), recorder_of(request, plan, seed, processes, console.log) as recorder:
             console.compiles("the method")
             run = recorder.run
             if run is None:

@@ -314,7 +314,7 @@ class Chain:
             warming.close(engine, block, stop=stop)
         for chains in (slice(0, 1), slice(1, None)):  # rounding of the chain must not depend on its companions
             ensemble = warming.ensemble.subset(chains)
-            ensemble.change(engine, old, self.tuned.coordinates)
+            ensemble.change_coordinates(engine, old, self.tuned.coordinates)
             warming.ensemble.state[chains] = ensemble.state
             warming.ensemble.evaluation[chains] = ensemble.evaluation
         if warmup.finished or warmup.frozen is not None:

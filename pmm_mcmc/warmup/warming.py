@@ -127,8 +127,8 @@ class Warming:
 
         ``observe`` is called with each ``batch`` of chains of this process, counted from its first, and their draws.
         """
-        local_ensemble = self.ensemble.subset(processes.own)
-        n_grad = self.n_grad[processes.own].copy()
+        local_ensemble = self.ensemble.subset(processes.chains)
+        n_grad = self.n_grad[processes.chains].copy()
         lp = np.empty((len(n_grad), rows))
         narrow = np.empty(len(n_grad))
         for chains, chunk in local_ensemble.advance_in_batches(engine, setting, rows, batch, tolerance=tolerance):
@@ -160,7 +160,7 @@ class Warming:
         rejected: list[np.ndarray] = []
 
         def observe(chains: slice, chunk: Chunk) -> None:
-            training_rows = max(training_count - processes.own.start - chains.start, 0)
+            training_rows = max(training_count - processes.chains.start - chains.start, 0)
             if training_rows or not training:
                 # Copies, since views would keep the whole batch in memory.
                 training.append(Block(*(array[:training_rows].copy() for array in Block.of(chunk))))
@@ -174,7 +174,7 @@ class Warming:
         (unstable,) = processes.join(np.concatenate(rejected))
         old = self.tuned.coordinates
         self.close(engine, newest, replacements(usable, unstable))
-        self.ensemble.change(engine, old, self.tuned.coordinates)
+        self.ensemble.change_coordinates(engine, old, self.tuned.coordinates)
 
     def close(self, engine: Engine, block: Block, source: np.ndarray | None = None, stop: bool = False) -> None:
         """Update the setting by the draws of the first chains in a block, and replace chains that are stuck.
