@@ -132,7 +132,7 @@ class Simulator:
         if model.potentials:
             names = ", ".join(potential.name for potential in model.potentials)
             raise ValueError(
-                f"model: {names} is a pm.Potential, from which nothing can be drawn; write it as a prior or a likelihood"
+                f"model: {names} is a pm.Potential, which cannot be drawn from; write it as a prior or a likelihood"
             )
         self._parameters = [rv.name for rv in (*model.free_RVs, *model.deterministics)]
         self._data = list(inputs.observations)

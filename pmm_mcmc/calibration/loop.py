@@ -31,7 +31,7 @@ _SECONDS = 5.0
 
 
 def records_of(
-    task: Callable[[int], Record], count: int, cores: int, identity: dict[str, Any], store: Any, resume: bool, show: bool
+    task: Callable[[int], Record], count: int, cores: int, identity: Record, store: Any, resume: bool, show: bool
 ) -> list[Record]:  # fmt: skip
     """Return the records of tasks 0 to ``count - 1``, or of the first of them if a signal ends the loop.
 

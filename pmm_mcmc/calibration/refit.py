@@ -195,7 +195,7 @@ class Study:
             )
         return records
 
-    def dataset(self, rows: Sequence[np.ndarray], *dims: str) -> xr.Dataset:
+    def dataset(self, rows: Sequence[np.ndarray] | np.ndarray, *dims: str) -> xr.Dataset:
         """Return arrays ``(*dims, p)``, the first of which are rows, by variable."""
         array = np.asarray(rows)
         coords, dims_of = coords_and_dims(self.inputs.model)
@@ -205,7 +205,8 @@ class Study:
             size = int(np.prod(shape))
             values[name] = array[..., start : start + size].reshape(*array.shape[:-1], *shape)
             start += size
-        return dict_to_dataset(values, coords=coords, dims=dims_of, sample_dims=list(dims), check_conventions=False)
+        options: Any = {"coords": coords, "dims": dims_of, "sample_dims": list(dims)}
+        return dict_to_dataset(values, **options, check_conventions=False).drop_attrs()
 
     @staticmethod
     def fits_of(records: Sequence[Record], dim: str) -> xr.Dataset:

@@ -69,7 +69,7 @@ def sbc(
         ``prior_sbc``, ``(1, replicate, *event)``: each :math:`v`, for ``arviz_plots.plot_ecdf_pit(dt,
         method="envelope", envelope_prob=dt.attrs["envelope_prob"])``; failed replicates, of which a warning tells, are
         left out.  ``p_value`` of each parameter.  ``truth``, ``mean``, ``sd``, ``ess`` and ``r_hat``, ``(replicate,
-        *event)``, and ``fits``, which replicates were not trusted and why.  The attribute ``sentence`` says the outcome.
+        *event)``, and ``fits``: which replicates were not trusted, and why.  The attribute ``sentence`` is the outcome.
 
     Raises
     ------
@@ -178,7 +178,7 @@ def _sentence(values: np.ndarray, p: np.ndarray, labels: Sequence[str], failed: 
     side = "too low" if shift > 0.0 else "too high"
     width = "too narrow" if spread > 0.0 else "too wide"
     return (
-        f"Not calibrated: ranks of {labels[worst]} are not uniform (p {p[worst]:.1g}, limit {limit:.2g}), posteriors are "
-        f"{side if abs(shift) > abs(spread) else width}; {int((p < limit).sum())} of {len(p)} parameters fail over "
+        f"Not calibrated: ranks of {labels[worst]} are not uniform (p {p[worst]:.1g}, limit {limit:.2g}), its "
+        f"posteriors are {side if abs(shift) > abs(spread) else width}; {int((p < limit).sum())} of {len(p)} parameters fail over "
         f"{len(values)} replicates{end}"
     )
