@@ -177,8 +177,8 @@ def _sentence(values: np.ndarray, p: np.ndarray, labels: Sequence[str], failed: 
     spread = (((v - 0.5) ** 2).mean() - 1.0 / 12.0) * np.sqrt(180.0 * len(v))
     side = "too low" if shift > 0.0 else "too high"
     width = "too narrow" if spread > 0.0 else "too wide"
+    off = side if abs(shift) > abs(spread) else width
     return (
         f"Not calibrated: ranks of {labels[worst]} are not uniform (p {p[worst]:.1g}, limit {limit:.2g}), its "
-        f"posteriors are {side if abs(shift) > abs(spread) else width}; {int((p < limit).sum())} of {len(p)} parameters fail over "
-        f"{len(values)} replicates{end}"
+        f"posteriors are {off}; {int((p < limit).sum())} of {len(p)} parameters fail over {len(values)} replicates{end}"
     )

@@ -85,7 +85,7 @@ class Reason:
 
     @property
     def draws_factor(self) -> float:
-        """How many times as many draws remove it; 1 where that is not known.
+        """How many times as many draws remove it, on average; 1 where that is not known.
 
         The standard error falls with the square root of the number of draws, and r_hat - 1, the square of such an
         error, with the number itself.
@@ -154,7 +154,7 @@ def verdict_of(reasons: Iterable[Reason], good: str, note: str = "") -> Verdict:
     remedy = [*cause, *decisive][0].remedy
     times = max(reason.draws_factor for reason in ordered)
     if remedy == MORE and 1.0 < times < math.inf:
-        remedy += f": about {math.ceil(10.0 * times) / 10.0:.1f} times as many"
+        remedy += f": at least {math.ceil(10.0 * times) / 10.0:.1f} times as many"
         overlapping = any(reason.code == "r_hat" and reason.remedy == MORE for reason in ordered)
         remedy += ", or reparametrise" * overlapping
     sentence = f"{state.capitalize()}: {'; '.join(map(str, decisive))}. {remedy[0].upper()}{remedy[1:]}."

@@ -166,8 +166,18 @@ def full_table(dt: Any, labels: list[str]) -> pd.DataFrame:
 
 def _labels(dt: Any, var_names: Any, filter_vars: Any = None, coords: Any = None) -> list[str]:
     options = {"filter_vars": filter_vars, "combined": False, "keep_dataset": True, "group": "posterior"}
-    posterior: Any = extract(dt, var_names=var_names, **options)
-    return Parameters(posterior.sel(coords or {})).labels
+    try:
+        posterior: Any = extract(dt, var_names=var_names, **options)
+    except KeyError:
+        present = ", ".join(map(str, dt["posterior"].data_vars))
+        elements = "; coords= chooses elements" if "[" in str(var_names).strip("[]") else ""
+        raise ValueError(f"var_names={var_names!r}: the result has {present}{elements}") from None
+    try:
+        return Parameters(posterior.sel(coords or {})).labels
+    except KeyError:
+        named = {str(dim): values.values.tolist() for dim, values in posterior.coords.items() if dim in (coords or {})}
+        present = str(named) if named else ", ".join(map(str, posterior.dims))
+        raise ValueError(f"coords={coords!r}: the result has {present}") from None
 
 
 def joined(dt: Any, extra: pd.DataFrame | None = None, **options: Any) -> pd.DataFrame:

@@ -15,12 +15,28 @@ from pytensor.graph.traversal import ancestors
 from pmm_mcmc.model.initial_points import checked_values, for_chains
 from pmm_mcmc.model.outputs import python_function
 
-__all__ = ["check_direction", "check_discrete", "check_free", "check_initvals", "check_model", "missing_data"]
+__all__ = [
+    "check_direction",
+    "check_discrete",
+    "check_free",
+    "check_initvals",
+    "check_model",
+    "missing_data",
+    "model_of",
+]
 
 # What PyMC appends to the name of data for their missing values.
 _IMPUTED = "_unobserved"
 # Most coordinates of a model with flat priors whose posterior is looked at for a direction without end.
 _MOST_COORDINATES = 200
+
+
+def model_of(model: Any) -> Any:
+    """Return a model or, for None, that of the context; raise ``TypeError`` if there is none."""
+    try:
+        return pm.modelcontext(model)
+    except TypeError:
+        raise TypeError("model=None, outside `with model:`: give model=, or call this inside the model") from None
 
 
 def check_free(model: pm.Model) -> None:

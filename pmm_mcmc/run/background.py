@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable
 
 import numpy as np
-import pymc as pm
 import xarray as xr
 
+from pmm_mcmc.model.checks import model_of
 from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.signals import StopRequest
@@ -57,7 +57,7 @@ class Background:
         every = None if request.auto else max(1, request.draws // _CHUNKS)
         model = request.model
         if model is None:  # the context of a with statement is that of its thread
-            model = pm.modelcontext(None if request.step is None or request.step.free else request.step.model)
+            model = model_of(None if request.step is None or request.step.free else request.step.model)
         watched = dataclasses.replace(request, model=model, callback=self._see, longest_chunk=every)
         self._thread = threading.Thread(target=self._run, args=(run, watched), name="pmm.sample", daemon=True)
         self._thread.start()

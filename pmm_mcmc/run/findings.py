@@ -13,7 +13,7 @@ from pmm_mcmc.diagnostics.breaks import DRAWS as FOR_BREAKS
 from pmm_mcmc.diagnostics.breaks import breaks_between, looked_at
 from pmm_mcmc.diagnostics.necks import DRAWS as FOR_NECKS
 from pmm_mcmc.diagnostics.necks import MOST, necks_beyond
-from pmm_mcmc.diagnostics.noncentred import SITES, WORDS
+from pmm_mcmc.diagnostics.noncentred import NONCENTRING, WORDS
 from pmm_mcmc.diagnostics.reading import FINDINGS
 from pmm_mcmc.engines.contract import chains_of, evaluated_at, model_side
 from pmm_mcmc.run.phases import Run
@@ -64,10 +64,10 @@ def _edges_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[st
     engine = plan.engine
     coordinates = run.tuned.coordinates
     x = _positions_at(stats["unconstrained"], FOR_NECKS) if engine.d <= MOST else x
-    z, _ = engine.structure.to_z(x, coordinates.sites)
+    z, _ = engine.structure.to_z(x, coordinates.density_parameters)
 
     def value(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        lp, evaluation = evaluated_at(engine.evaluate, z, coordinates.sites)
+        lp, evaluation = evaluated_at(engine.evaluate, z, coordinates.density_parameters)
         return lp, evaluation[:, : engine.d]
 
     return {"breaks": breaks, "necks": necks_beyond(z, coordinates, value)}
@@ -76,8 +76,8 @@ def _edges_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[st
 def _noncentring_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[str, str]:
     """Return the attributes that report what is non-centred, and to what degree."""
     structure = plan.engine.structure
-    sites = run.tuned.coordinates.sites
-    if structure.is_identity or sites is None:
+    noncentring = run.tuned.coordinates.density_parameters
+    if structure.is_identity or noncentring is None:
         return {}
     if stats is not None and "unconstrained" in stats and stats.sizes["draw"]:
         newest = -(-_NEWEST // stats.sizes["chain"])
@@ -85,9 +85,9 @@ def _noncentring_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> d
     else:
         ensemble = run.warming.ensemble
         z = run.tuned.coordinates.place(chains_of(ensemble.state).evaluated[:_NEWEST])
-        x, _ = model_side(z, ensemble.gradient[:_NEWEST])
-    degree = {name: values.tolist() for name, values in structure.degree(x, sites).items()}
-    return {SITES: json.dumps({"sites": sites.tolist(), "degree": degree}), WORDS: structure.words}
+        x, _ = model_side(z, ensemble.evaluation[:_NEWEST])
+    degree = {name: values.tolist() for name, values in structure.degree(x, noncentring).items()}
+    return {NONCENTRING: json.dumps({"parameters": noncentring.tolist(), "degree": degree}), WORDS: structure.words}
 
 
 def _positions_at(draws: xr.DataArray, number: int) -> np.ndarray:

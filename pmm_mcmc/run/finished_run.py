@@ -10,10 +10,11 @@ import xarray as xr
 from pmm_mcmc import steps
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Ensemble
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.run.chunks import Groups
 from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.storage.checkpoint import decode
+from pmm_mcmc.run.until import DRAWS
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.equilibration import Equilibration
 from pmm_mcmc.warmup.friction import FrictionTrial
@@ -21,6 +22,7 @@ from pmm_mcmc.warmup.noncentring import NoncentringFit
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.pooled import Warming
 from pmm_mcmc.warmup.schedule import Warmup
+from pmm_mcmc.warmup.warm_start import WarmStart
 
 __all__ = ["CHECKPOINT", "TYPES", "FinishedRun"]
 
@@ -29,7 +31,7 @@ CHECKPOINT = "checkpoint"
 # The types in a checkpoint.
 TYPES = (
     Block, Coordinates, Ensemble, Equilibration, FrictionTrial, LocalCurvature, NoncentringFit, Run, MethodArguments,
-    OtherModes, TunedParameters, Warming, Warmup,
+    OtherModes, TunedParameters, Warming, Warmup, WarmStart,
 )  # fmt: skip
 
 
@@ -51,10 +53,7 @@ class FinishedRun(NamedTuple):
             If there is no checkpoint, or the result has been changed.
         """
         if not isinstance(result, xr.DataTree) or CHECKPOINT not in result.children:
-            raise ValueError(
-                f"dt: must be a result of pmm.sample with a group {CHECKPOINT!r}, and this {type(result).__name__} "
-                "has none; a run in a store goes on with store=, resume=True, and a run of pm.sample cannot go on"
-            )
+            raise ValueError(_no_checkpoint(result))
         data = np.asarray(result[CHECKPOINT]["state"].values, dtype=np.uint8).tobytes()
         identity, arguments, run = decode(data, TYPES, "dt")
         sizes = result["posterior"].sizes
@@ -75,3 +74,20 @@ class FinishedRun(NamedTuple):
         if missing:
             raise ValueError(f"dt: {missing[0]} has been taken out of it; give the result as it was returned")
         return {g: {n: np.asarray(self.result[g][n].values) for n in names} for g, names in empty.items()}
+
+
+def _no_checkpoint(result: Any) -> str:
+    """Return why what has no checkpoint cannot be extended, and what can be done."""
+    posterior = result.children.get("posterior") if isinstance(result, xr.DataTree) else None
+    if posterior is None:
+        return (
+            f"dt=<{type(result).__name__}>: must be the whole result that pmm.sample returned, a DataTree; a run in a "
+            "store goes on with pmm.sample(..., store=..., resume=True)"
+        )
+    if posterior.attrs.get("inference_library") != "pmm_mcmc":
+        return "dt: is no result of pmm.sample, so that nothing is known to go on from; sample with pmm.sample"
+    more = posterior.sizes["draw"] + DRAWS
+    return (
+        f"dt: has no group {CHECKPOINT!r}; if its draws are in a store, it goes on with "
+        f"pmm.sample({more}, store=..., resume=True), whose draws include those that are there"
+    )

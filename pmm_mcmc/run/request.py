@@ -18,10 +18,12 @@ from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.run.devices import Jax, check_choice, check_count
 from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.finished_run import FinishedRun
+from pmm_mcmc.run.former_run import FormerRun
 from pmm_mcmc.run.storage import NothingStored
 from pmm_mcmc.run.storage.recovery import stored_identity
 from pmm_mcmc.run.until import AUTO, DRAWS
 from pmm_mcmc.steps.base import LangevinStep
+from pmm_mcmc.steps.ghmc import GHMC
 from pmm_mcmc.steps.poisson import PoissonULMC
 
 __all__ = ["Request", "fresh_seed", "seed_of", "stored_run"]
@@ -32,6 +34,8 @@ _CHAINS = 4
 # Most superchains by default, enough for the variance between them, and fewest chains for which there are any.
 _SUPERCHAINS = 16
 _FEWEST_CHAINS = 64
+# Transitions in which a former setting can be checked.
+_SHORTEST_TRIAL = 100
 _BITS = 62  # bits of a drawn seed
 
 # Arguments that a continued run takes from the finished one, with their values when they are not given.
@@ -48,8 +52,8 @@ _ELSEWHERE = {
     "scale and step size by itself",
     "n_init": "warm-up finds scale and step size by itself: leave it out",
     "jitter_max_retries": "starts are looked for until they are finite: leave it out, or give initvals=",
-    "target_accept": "leave it out: equilibration finds the step of adjusted draws, for an acceptance of about 0.9; "
-    "that of unadjusted ones follows from the bias that it may cause: pmm.PoissonULMC(target_bias=...)",
+    "target_accept": "leave it out: equilibration finds the step, for an acceptance of about 0.9; where the verdict "
+    "wants a shorter one, step=pmm.GHMC(step_size=...) sets it",
     "max_treedepth": _NUTS,
     "nuts": _NUTS,
     "nuts_sampler": _NUTS,
@@ -86,6 +90,8 @@ class Request:
         Whether draws are adjusted, by a kernel whose stationary law is the posterior.
     seed
         The seed; None for a fresh one, or that of a stored run.
+    start
+        The run from which this one starts.
     finished_run
         The result in memory that is continued.
     longest_chunk
@@ -102,6 +108,7 @@ class Request:
     random_seed: Any = None
     seed: int | None = None
     initvals: Any = None
+    start: FormerRun | None = None
     finished_run: FinishedRun | None = None
     var_names: Sequence[str] | None = None
     cores: int | None = None
@@ -147,6 +154,8 @@ class Request:
             if options[name] != AUTO or name != "draws":
                 check_count(name, options[name], least, ", or 'auto'" * (name == "draws"))
                 options[name] = int(options[name])
+        if options["start"] is not None:
+            options["start"] = _former_run(options)
         if options["cores"] is not None:
             check_count("cores", options["cores"], 1)
         if finished_run is not None and options["draws"] != AUTO:
@@ -176,7 +185,7 @@ class Request:
     @property
     def arguments(self) -> MethodArguments:
         """The arguments of the step, for a chain that moves all variables."""
-        return self.step.arguments.beside(False)
+        return self.step.arguments.settled(others=False)
 
     @property
     def words(self) -> str:
@@ -201,16 +210,22 @@ def _refuse_unknown(arguments: Mapping[str, Any], function: Callable[..., Any]) 
             continue
         if name in _ELSEWHERE:
             raise TypeError(f"{name}={value!r} is no argument of {called}: {_ELSEWHERE[name]}")
-        of_step = set(inspect.signature(PoissonULMC.__init__).parameters) - {"self", "model", "rng"}
+        of_default = _arguments_of(GHMC)
+        of_step = of_default | _arguments_of(PoissonULMC)
         valid = [n for n, p in inspect.signature(function).parameters.items() if p.kind != p.VAR_KEYWORD]
         if name in of_step:
+            method = "GHMC" if name in of_default else "PoissonULMC"
             raise TypeError(
                 f"{name}={value!r} is an argument of the step, not of {called}: "
-                f"pmm.sample(step=pmm.PoissonULMC({name}={value!r}))"
+                f"pmm.sample(step=pmm.{method}({name}={value!r}))"
             )
         near = difflib.get_close_matches(name, [*valid, *_ELSEWHERE, *of_step], 1)
         meant = f"; did you mean {near[0]}?" if near else f", which takes {', '.join(valid)}"
         raise TypeError(f"{name}={value!r} is no argument of {called}{meant}")
+
+
+def _arguments_of(method: type[LangevinStep]) -> set[str]:
+    return set(inspect.signature(method.__init__).parameters) - {"self", "model", "rng"}
 
 
 def _one_step(step: Any, draws: Any) -> Any:
@@ -266,6 +281,18 @@ def stored_run(path: str | os.PathLike[str]) -> dict[str, Any]:
         return stored_identity(path)
     except NothingStored:
         return {}
+
+
+def _former_run(options: Mapping[str, Any]) -> FormerRun:
+    """Return the run to start from; raise ``ValueError`` for what does not go with it."""
+    if options["initvals"] is not None:
+        raise ValueError("initvals= does not go with start=, whose draws are the starts; leave one of the two out")
+    if options["tune"] < _SHORTEST_TRIAL:
+        raise ValueError(
+            f"tune={options['tune']} with start=: its setting is checked, and found anew if it does not fit; give tune "
+            f"of at least {_SHORTEST_TRIAL}, or leave start out"
+        )
+    return FormerRun.of(options["start"])
 
 
 def _inherited_arguments(finished_run: FinishedRun, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class LangevinStep(ArrayStepShared):
         if model is not None:
             self._bind(model, vars)
         elif vars is not None:
-            raise ValueError("vars needs a model to choose from: make the step inside it, or pass model=")
+            raise ValueError(f"vars={vars!r}: needs a model to choose from: make the step inside it, or pass model=")
 
     @classmethod
     def of_arguments(cls, arguments: MethodArguments, keep_gradients: bool) -> LangevinStep:
@@ -120,7 +120,7 @@ class LangevinStep(ArrayStepShared):
         self._compiled: NumbaEngine | None = None
         self._adapts = True
         super().__init__(chosen, {}, blocked=True, rng=self._seed)
-        self.arguments = self.arguments.beside(bool(self._density.others))
+        self.arguments = self.arguments.settled(others=bool(self._density.others))
         complete = {var.name for var in model.continuous_value_vars} <= {var.name for var in chosen}
         # Gradients of several steps do not fit into one array, and control variates need those of all coordinates.
         dropped = () if self.keep_gradients and complete else GRADIENTS
@@ -173,7 +173,7 @@ class LangevinStep(ArrayStepShared):
         if self._graph is None:
             noncentring = self.arguments.noncentring
             if not self._adapts and not noncentring:
-                noncentring = None  # sites are learnt from draws of the warm-up
+                noncentring = None  # which is learnt from draws of the warm-up
             self._graph = log_density(self._vars, self._model, self._default, noncentring)
         return self._graph
 

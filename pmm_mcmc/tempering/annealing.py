@@ -185,7 +185,7 @@ class Annealer:
 
     def _settle(self, points: Points, setting: TunedParameters, moves: int) -> tuple[Points, TunedParameters]:
         """Move all points at one temperature; steps adapt, and halfway the preconditioner is fitted again."""
-        beta = float(setting.coordinates.sites[0])  # type: ignore[index]
+        beta = float(setting.coordinates.density_parameters[0])  # type: ignore[index]
         history = []
         for i in range(moves):
             moved = self.path.move(setting, points, self.keys[: len(points.position)], self.transition, 1)
@@ -213,7 +213,7 @@ class Annealer:
         else:
             coordinates = best_coordinates(position, slope)
         friction = adjusted_friction(step) * (self.arguments.friction or 1.0)
-        coordinates = coordinates._replace(sites=self.path.parameters_at(beta))
+        coordinates = coordinates._replace(density_parameters=self.path.parameters_at(beta))
         return self._with_step(TunedParameters(step, 1, friction, coordinates, 1), step)
 
     def _with_step(self, setting: TunedParameters, step: float) -> TunedParameters:
@@ -222,7 +222,9 @@ class Annealer:
         return self.tuned
 
     def _at(self, setting: TunedParameters, beta: float) -> TunedParameters:
-        return setting._replace(coordinates=setting.coordinates._replace(sites=self.path.parameters_at(beta)))
+        return setting._replace(
+            coordinates=setting.coordinates._replace(density_parameters=self.path.parameters_at(beta))
+        )
 
 
 def rejections_of(stages: list[Stage]) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,8 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import Engine, Ensemble, chains_of, empty_state, evaluated_at
+from pmm_mcmc.engines.contract import Engine, chains_of, empty_state, evaluated_at
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.model.mixture import GaussianMixture, path_numbers
 from pmm_mcmc.warmup.climb import Value
 
@@ -127,7 +128,7 @@ class TemperingPath:
     def move(self, setting: TunedParameters, points: Points, keys: np.ndarray, start: int, thin: int) -> Moved:
         """Make ``thin`` moves of each point at the temperature of a setting: ``K`` transitions each, from rest."""
         d = self.d
-        beta = float(setting.coordinates.sites[0])  # type: ignore[index]
+        beta = float(setting.coordinates.density_parameters[0])  # type: ignore[index]
         coordinates = setting.coordinates
         u = coordinates.whiten(points.position)
         state = empty_state(u, np.zeros(d))

@@ -11,13 +11,14 @@ from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
-import pymc as pm
 import xarray as xr
 
 from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.model.checks import model_of
 from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.model.reading import children_of
 from pmm_mcmc.model.tempered import improper_priors
+from pmm_mcmc.run.by_name import others_by_name
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import FinishedChunk
@@ -37,6 +38,7 @@ __all__ = ["temper"]
 _log = logging.getLogger("pmm_mcmc")
 
 
+@others_by_name
 def temper(
     draws: int = DRAWS,
     *,
@@ -186,7 +188,7 @@ def _reference_of(model: Any, reference: Any) -> str:
                 "reference='prior': a LogDensity has no prior that is known; leave reference out, or take 'gaussian'"
             )
         return "gaussian"
-    model = pm.modelcontext(model)
+    model = model_of(model)
     improper = improper_priors(model)
     if reference == "prior" and improper:
         raise ValueError(
@@ -203,7 +205,7 @@ def _say_what_is_centred(request: Request, console: Console) -> None:
     """Log which variables of a hierarchy stay centred on a ladder."""
     if isinstance(request.model, LogDensity):
         return
-    children = children_of(pm.modelcontext(request.model))
+    children = children_of(model_of(request.model))
     if children:
         console.log(
             "Not non-centred on a ladder: %s. If the verdict is that draws are too few, write the model non-centred by "

@@ -24,7 +24,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pmm_mcmc.engines.arguments import Block, TunedParameters
-from pmm_mcmc.engines.contract import Engine, Ensemble, chains_of, empty_state, model_side
+from pmm_mcmc.engines.contract import Engine, chains_of, empty_state, model_side
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin.lanczos import spectrum
 from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.warmup.climb import Climbers, along_coordinates
@@ -33,7 +34,7 @@ from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.whitened_map import WhitenedMap
 
-__all__ = ["along_coordinates", "look_around"]
+__all__ = ["Search", "along_coordinates", "look_around", "others"]
 
 # Numbers in the places of a look and in the states of one evaluation, at most: 16 MiB.
 _NUMBERS = 2**21
@@ -55,7 +56,7 @@ def look_around(
     setting of the warm-up.
     """
     limit = int(min(THRESHOLDS.scout_share * n_grad, THRESHOLDS.most_of_scouts))
-    search = _Search(engine, tuned, limit, rng)
+    search = Search(engine, tuned, limit, rng)
     if engine.d == 0 or limit < THRESHOLDS.scouts_together * THRESHOLDS.least_climb:
         return OtherModes(), search.other_maxima, 0
     return search.run(draws, prior, maxima), search.other_maxima, search.spent
@@ -68,7 +69,7 @@ class _Maximum(NamedTuple):
     scale: float
 
 
-class _Search:
+class Search:
     """A search with ``limit`` gradients, of which ``spent`` are spent, for ``other_maxima``, those of other modes."""
 
     def __init__(self, engine: Engine, tuned: TunedParameters, limit: int, rng: np.random.Generator):
@@ -98,7 +99,7 @@ class _Search:
             limit = int(THRESHOLDS.climbing_share * self._limit) - self.spent
             if limit < len(group) * THRESHOLDS.least_climb:
                 break
-            ends += _others(self._climb(group, y[-1], limit), ends)
+            ends += others(self._climb(group, y[-1], limit), ends)
         if not chain_maxima:
             return OtherModes()
         candidates = self._apart(ends, chain_maxima, y)
@@ -193,7 +194,7 @@ class _Search:
                 continue
             nearest = y[[np.argmin(((y - end.y) ** 2).sum(axis=1))]]
             near = self._climb(nearest, nearest[0], self._left // 3)
-            chain_maxima += _others(near, chain_maxima)
+            chain_maxima += others(near, chain_maxima)
             if not any(self._same(end, home) for home in near):
                 candidates.append(end)
         return candidates
@@ -254,7 +255,7 @@ class _Search:
         if self._map.has_copies and len(y):  # a sign or a turn does not make another mode
             y = self._map.nearest_copy(y)
             lp, gradient = self._value(y)
-        return _others(map(_Maximum, y, lp.tolist(), gradient, ends.scale[ends.arrived].tolist()), [])
+        return others(map(_Maximum, y, lp.tolist(), gradient, ends.scale[ends.arrived].tolist()), [])
 
     def _same(self, a: _Maximum, b: _Maximum) -> bool:
         """Return whether the log density does not dip between two maxima."""
@@ -336,7 +337,7 @@ def _close(a: _Maximum, b: _Maximum) -> bool:
     return abs(a.lp - b.lp) < 0.2 and bool(np.sum((a.y - b.y) ** 2) < 0.25 * min(a.scale, b.scale, 1.0) * len(a.y))
 
 
-def _others(ends: Iterable[_Maximum], maxima: list[_Maximum]) -> list[_Maximum]:
+def others(ends: Iterable[_Maximum], maxima: list[_Maximum]) -> list[_Maximum]:
     """Return those ends, each once, that are none of the maxima."""
     others: list[_Maximum] = []
     for end in ends:

@@ -83,7 +83,7 @@ def test_so_many_times_as_many_draws(built, function):
     model = built(function)
     dt = pmm.sample(draws=25, model=model, **QUIET)
     for _ in range(4):
-        times = float(re.search(r"Draw more: about ([\d.]+) times as many", pmm.verdict(dt).sentence)[1])
+        times = float(re.search(r"Draw more: at least ([\d.]+) times as many", pmm.verdict(dt).sentence)[1])
         extra = int(np.ceil((times - 1.0) * dt.posterior.sizes["draw"]))
         dt = pmm.extend(dt, extra, model=model, progressbar=False)
         if pmm.verdict(dt).trusted:

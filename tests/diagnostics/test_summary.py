@@ -35,6 +35,20 @@ def test_a_selection_is_that_of_arviz(dt):
     assert "eti50_lb" in pmm.summary(dt, kind="all", ci_prob=0.5)
 
 
+@pytest.mark.parametrize(
+    ("selection", "words"),
+    [
+        ({"var_names": ["a", "c"]}, r"var_names=\['a', 'c'\]: the result has a, b$"),
+        ({"var_names": "b[1]"}, r"var_names='b\[1\]': .* b; coords= chooses elements$"),
+        ({"coords": {"b_dim_0": [7]}}, r"coords=.*7.*: the result has {'b_dim_0': \[0, 1, 2\]}$"),
+        ({"coords": {"group": [7]}}, "coords=.*: the result has chain, draw, b_dim_0$"),
+    ],
+)
+def test_a_selection_of_what_is_not_there_names_what_is(dt, selection, words):
+    with pytest.raises(ValueError, match=words):
+        pmm.summary(dt, **selection)
+
+
 def shown(table, name):
     rows = str(table).splitlines()
     return [row.split()[1 + list(table.columns).index(name)] for row in rows[1:]]

@@ -49,10 +49,10 @@ def only_reason(dt, remedy=None, state="not trusted"):
     if reason.remedy == MORE:
         wanted = [times_of(each) for each in found.reasons if each.remedy == MORE]
         if max(wanted) > 1.0:
-            said = float(found.sentence.partition(" Draw more: about ")[2].partition(" times as many")[0])
+            said = float(found.sentence.partition(" Draw more: at least ")[2].partition(" times as many")[0])
             assert max(wanted) <= said <= max(wanted) + 0.1
             reparametrise = ", or reparametrise" if "r_hat" in {each.code for each in found.reasons} else ""
-            advice = f" Draw more: about {said:.1f} times as many{reparametrise}."
+            advice = f" Draw more: at least {said:.1f} times as many{reparametrise}."
     assert found.sentence == f"{state.capitalize()}: {reason}.{advice}" and str(reason) == reason.words
     assert remedy in (None, reason.remedy)
     return reason.words

@@ -143,8 +143,10 @@ def test_no_model_at_all(no_compilation):
         pm.Normal("x")
     with pytest.raises(ValueError, match="created outside a model"):
         CompoundStep([pmm.PoissonULMC(K=16)])
-    with pytest.raises(ValueError, match="vars needs a model"):
+    with pytest.raises(ValueError, match=r"vars=.*needs a model"):
         pmm.PoissonULMC([model["x"]])
+    with pytest.raises(ValueError, match=r"^vars=0\.1: needs a model"):
+        pmm.GHMC(0.1)
 
 
 class Opaque(Op):
@@ -222,6 +224,11 @@ def test_starts_reach_further_where_the_initial_point_has_no_density(sample):
     for dt in (one, four):
         assert np.isfinite(dt["sample_stats"]["gradient"]).all()
         assert (np.abs(dt["posterior"]["x"].values).max(axis=-1) > 1.5).all()
+
+
+def test_option_1_does_not_run_on_jax():
+    with pytest.raises(ValueError, match=r"option=1 does not run on JAX.*leave option out"):
+        pmm.sample(step=pmm.PoissonULMC(option=1), model=pm.Model(), backend="jax")
 
 
 ROBUST = [

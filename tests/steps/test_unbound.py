@@ -85,7 +85,7 @@ def test_nobody_knows_its_variables_without_a_model():
 def test_wrong_arguments_are_named_when_it_binds():
     with pytest.raises(ValueError, match="scaling has length 2: must have 3"):
         wrapper(normal("x", shape=3), step=pmm.PoissonULMC(scaling=[1.0, 2.0]))
-    with pytest.raises(ValueError, match="vars needs a model"):
+    with pytest.raises(ValueError, match=r"vars=.*needs a model"):
         pmm.PoissonULMC(["x"])
 
 

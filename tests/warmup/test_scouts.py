@@ -15,7 +15,7 @@ from pmm_mcmc.model.initial_points import prior_draws
 from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.warmup.climb import Climbers
 from pmm_mcmc.warmup.pooled import Warming
-from pmm_mcmc.warmup.scouts import _Search
+from pmm_mcmc.warmup.scouts import Search
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 SEEDS = range(5)
@@ -205,7 +205,7 @@ def test_short_chains_leave_a_mode_that_is_near(seed, apart):
     table = table_of(apart, 5)
     tuned = TunedParameters(1.0, 1, 1.0, Coordinates(np.zeros(1), np.ones(1)), 1)
     kernel = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled").kernel
-    search = _Search(engine(kernel, 1, two_modes, table), tuned, 500, np.random.default_rng(seed))
+    search = Search(engine(kernel, 1, two_modes, table), tuned, 500, np.random.default_rng(seed))
     chain_maxima, [other] = (search._climb(np.array([[at]]), np.zeros(1), 50) for at in (0.0, float(apart)))
     assert search._stays(other, chain_maxima, 1) == (apart == 10)
 
