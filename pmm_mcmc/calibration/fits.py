@@ -106,8 +106,8 @@ class _UntilConverged(Until):
             return False
         values = self._draws.groups["posterior"].values()
         self.convergence = convergence(np.concatenate([v.reshape(*v.shape[:2], -1) for v in values], axis=2))
-        few = self.convergence.ess_bulk < THRESHOLDS.mcse**-2.0
-        return done >= self.bound or not (few | (self.convergence.r_hat > THRESHOLDS.r_hat)).any()
+        unknown = self.convergence.ess_bulk < THRESHOLDS.mcse**-2.0
+        return done >= self.bound or not (unknown | (self.convergence.r_hat > THRESHOLDS.r_hat)).any()
 
 
 class _Silent:

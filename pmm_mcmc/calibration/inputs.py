@@ -77,24 +77,24 @@ class Inputs:
         """The names of all data."""
         return [*self.observations, *(data.name for data in self.model.data_vars)]
 
-    def check(self, data: Any, which: str) -> None:
+    def check(self, data: Any, label: str) -> None:
         """Raise ``ValueError`` unless ``data`` are arrays by name that the model can take in place of its own."""
         if not isinstance(data, Mapping) or not data:
-            raise ValueError(f"{which}={data!r}: must be a dict of data by name, of {', '.join(self.names)}")
+            raise ValueError(f"{label}={data!r}: must be a dict of data by name, of {', '.join(self.names)}")
         for name, value in data.items():
             if name not in self.names:
-                raise ValueError(f"{which}: {name!r} is no data of the model, which has {', '.join(self.names)}")
+                raise ValueError(f"{label}: {name!r} is no data of the model, which has {', '.join(self.names)}")
             fixed = name in self.observations
             holder = self.observations[name] if fixed else self.model[name]
             old = holder.get_value(borrow=True)
             array = np.asarray(value)
             if array.dtype.kind not in "biuf" or not np.can_cast(array.dtype, old.dtype, "same_kind"):
-                raise ValueError(f"{which}[{name!r}] is of type {array.dtype}: must be numbers of type {old.dtype}")
+                raise ValueError(f"{label}[{name!r}] is of type {array.dtype}: must be numbers of type {old.dtype}")
             if array.shape != old.shape and (fixed or array.ndim != old.ndim):
                 remedy = "; data of other lengths need pm.Data" if array.ndim == old.ndim else ""
-                raise ValueError(f"{which}[{name!r}] has shape {array.shape}: must be {old.shape}{remedy}")
+                raise ValueError(f"{label}[{name!r}] has shape {array.shape}: must be {old.shape}{remedy}")
             if not np.isfinite(array).all():
-                raise ValueError(f"{which}[{name!r}]: has values that are not finite; leave these rows out")
+                raise ValueError(f"{label}[{name!r}]: has values that are not finite; leave these rows out")
 
     def set(self, data: Mapping[str, Any]) -> None:
         """Put data in place of those that the model has."""
@@ -110,12 +110,12 @@ class Inputs:
     @contextmanager
     def restored(self) -> Iterator[None]:
         """Give the model its own data back at the end of the block."""
-        own = {name: shared.get_value() for name, shared in self.observations.items()}
-        own |= {data.name: data.get_value() for data in self.model.data_vars}
+        original = {name: shared.get_value() for name, shared in self.observations.items()}
+        original |= {data.name: data.get_value() for data in self.model.data_vars}
         try:
             yield
         finally:
-            self.set(own)
+            self.set(original)
 
 
 class Simulator:

@@ -126,7 +126,7 @@ def _in_process(number: int) -> Record:
 
 
 @contextmanager
-def _bar(count: int, before: int, show: bool) -> Iterator[Callable[[Sequence[Record]], None]]:
+def _bar(count: int, stored: int, show: bool) -> Iterator[Callable[[Sequence[Record]], None]]:
     """Show progress: a bar, or a line every few seconds; yield the function that updates it."""
     if not show:
         yield lambda records: None
@@ -136,13 +136,13 @@ def _bar(count: int, before: int, show: bool) -> Iterator[Callable[[Sequence[Rec
     drawn = screen.is_interactive or screen.is_jupyter
     columns = TextColumn("{task.description}"), BarColumn(bar_width=None)
     bar = Progress(*columns, console=screen, refresh_per_second=DRAWINGS, expand=True, disable=not drawn)
-    shown = bar.add_task(f"0 of {count} fits", total=count, completed=before)
+    shown = bar.add_task(f"0 of {count} fits", total=count, completed=stored)
 
     def update(records: Sequence[Record]) -> None:
         nonlocal last
         done = len(records)
         now = perf_counter()
-        left = (count - done) * (now - began) / max(done - before, 1)
+        left = (count - done) * (now - began) / max(done - stored, 1)
         untrusted = sum(record["state"] != "trusted" for record in records)
         line = f"{done} of {count} fits, {untrusted} not trusted, {clock(now - began)}, {clock(left)} left"
         bar.update(shown, completed=done, description=line)

@@ -148,11 +148,13 @@ def pit(fit: Fit, truth: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def uniformity(values: np.ndarray, seed: int) -> np.ndarray:
     """Return p values ``(p,)`` of numbers ``(n, p)`` for the level of the narrowest envelope that holds all of them."""
     n = len(values)
-    at = np.arange(1, n) / n
+    points = np.arange(1, n) / n
 
     def smallest_tail(column: np.ndarray) -> float:
-        count = np.round(compute_ecdf(column, at) * n)
-        return float(min(bdtr(count, n, at).min(initial=1.0), (1.0 - bdtr(count - 1.0, n, at)).min(initial=1.0)))
+        count = np.round(compute_ecdf(column, points) * n)
+        return float(
+            min(bdtr(count, n, points).min(initial=1.0), (1.0 - bdtr(count - 1.0, n, points)).min(initial=1.0))
+        )
 
     rng = np.random.default_rng([seed, 3])
     null = np.sort([smallest_tail(rng.uniform(size=n)) for _ in range(_SETS)])
