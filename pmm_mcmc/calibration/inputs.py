@@ -67,7 +67,7 @@ class Inputs:
         made = model_cache(model, "inputs")
         key = (simulated, *map(id, (*model.basic_RVs, *model.potentials, *model.deterministics)))
         if key not in made:
-            made[key] = cls(pm.observe(model, held), held) if held else cls(model, held)
+            made[key] = cls(_observed(model, held) if held else model, held)
         for name, shared in held.items():  # the data may have changed since
             made[key].observations[name].set_value(shared.get_value())
         return made[key]
@@ -116,6 +116,18 @@ class Inputs:
             yield
         finally:
             self.set(original)
+
+
+def _observed(model: pm.Model, held: Mapping[str, SharedVariable]) -> pm.Model:
+    """Return a copy of a model that observes shared values."""
+    initial = dict(model.rvs_to_initial_values)
+    model.rvs_to_initial_values.update(dict.fromkeys(initial))  # PyMC copies no model that has some
+    try:
+        copy = pm.observe(model, held)
+    finally:
+        model.rvs_to_initial_values.update(initial)
+    copy.rvs_to_initial_values.update({copy[rv.name]: value for rv, value in initial.items() if rv.name not in held})
+    return copy
 
 
 class Simulator:

@@ -136,10 +136,11 @@ class Study:
 
     def __init__(self, inputs: Inputs, step: Any, var_names: Any, random_seed: Any, progressbar: bool):
         self.inputs = inputs
-        self._request = Request.checked(
-            sample, {}, step=step, model=inputs.model, var_names=var_names, random_seed=random_seed, cores=1,
-            backend="numba", progressbar=progressbar,
-        )  # fmt: skip
+        arguments: Record = {
+            "step": step, "model": inputs.model, "var_names": var_names, "random_seed": random_seed, "cores": 1,
+            "backend": "numba", "progressbar": progressbar, "others": {},
+        }  # fmt: skip
+        self._request = Request.checked(sample, arguments)
         self.seed = fresh_seed() if self._request.seed is None else self._request.seed
         self._level = logging.INFO if progressbar else logging.DEBUG
         self._fits = Fits(self._request, lambda line: _log.log(self._level, "%s", line))

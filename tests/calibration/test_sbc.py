@@ -42,6 +42,7 @@ def faulty(fault):
                 logp=lambda v: -(v**2) / 2 - pt.log(v),  # the logarithm of the scale lacks its Jacobian
                 random=lambda rng=None, size=None: np.abs(rng.normal(size=size)),
                 transform=pm.distributions.transforms.log,
+                initval=1.0,
             )
         else:
             sd = pm.HalfNormal("sd", 1)
