@@ -93,7 +93,7 @@ def _times_transposed(L, e, out):
 
 @_loop
 def _group(mu, L, a, H, z, HL, U, e, t, w):
-    """Fill in what the map of a group makes: ``H L``, ``U``, ``a - H mu``, ``C^-1 L' (a - H mu)`` and ``w``."""
+    """Fill in what the map of a group makes: ``H L``, ``U``, ``e = a - H mu``, ``t = C^-1 L' e`` and ``w``."""
     _factor(L, H, HL, U)
     for i in range(len(z)):
         e[i] = a[i]
@@ -145,6 +145,7 @@ def _pull_back(mu, L, a, H, z, x_bar, log_det_bar):
     r = vectors[3]
     for g in range(G):
         _group(mu[g], L, a[g], H[g], z[g], HL, U, e, t, w)
+        # q is the adjoint of z, C^-1 L' x_bar, and r that of L' (a - H mu), C^-T q.
         q = z_bar[g]
         _times_transposed(L, x_bar[g], q)
         _down(U, q)

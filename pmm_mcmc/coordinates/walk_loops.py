@@ -152,8 +152,8 @@ def pull_back(rho, v, mu, a, h, z, x_bar, log_det_bar):
     """Return the adjoints of the six inputs of :func:`place` from those of its outputs.
 
     The first loop is the adjoint of :func:`_deviations`, from the last element; the second is that of
-    :func:`_eliminated`, from the first element, with ``q`` the (symmetric) adjoint of ``precision`` and ``u`` that of
-    ``pull``.
+    :func:`_eliminated`, from the first element, with ``q`` the (symmetric) adjoint of ``precision``, ``q_phi`` and
+    ``q_c`` its products with ``phi`` and ``c``, and ``u`` the adjoint of ``pull``.
     """
     n = z.size
     p = rho.size

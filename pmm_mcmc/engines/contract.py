@@ -1,10 +1,12 @@
 """The interface of every engine: states of chains, evaluations, chunks of draws.
 
-The *state* of a chain is one flat array of ``4 d + 2`` floats, so that it is saved, restored and compared as an array:
+The *state* of a chain is one flat array of ``4 d + 2`` floats, so that it is saved, restored and compared as an array.
+In this order:
 
 - ``u``, ``v``: position and velocity, in whitened coordinates (:mod:`pmm_mcmc.coordinates.affine`).
-- ``b``: the base drift, which the next step starts with.
-- ``evaluated``: the last point at which the density was evaluated, which is also the draw.
+- ``b``: the base drift, which the next step starts with: the gradient of the log density at the evaluated point, less
+  the part that the flow of the dynamics integrates.
+- ``evaluated``: that point, the last at which the density was evaluated; it is also the draw.
 - The log density there, without the constant of the affine map.
 - Of unadjusted methods the factor by which the chain's step is shortened at present.  Of adjusted ones the persistent
   number ``s`` of the Metropolis test, which is below 1: a chain with a 1 there is *at rest*, and its next transition
@@ -40,8 +42,8 @@ __all__ = [
     "chains_of",
     "empty_state",
     "evaluated_at",
+    "in_model_coordinates",
     "log_det_of",
-    "model_side",
 ]
 
 
@@ -119,7 +121,7 @@ class Chunk(NamedTuple):
     @property
     def model_position(self) -> np.ndarray:
         """The draws in the model's coordinates."""
-        return model_side(self.position, self.evaluation)[0]
+        return in_model_coordinates(self.position, self.evaluation)[0]
 
     @property
     def sampled_lp(self) -> np.ndarray:
@@ -214,7 +216,7 @@ def evaluated_at(
     return chains_of(state).lp[..., 0], evaluation
 
 
-def model_side(z: np.ndarray, evaluation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def in_model_coordinates(z: np.ndarray, evaluation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the model's positions ``x`` and gradients there, ``(..., d)``, from the evaluations at ``z``."""
     d = z.shape[-1]
     if evaluation.shape[-1] == d:

@@ -69,6 +69,7 @@ def _leapfrog(drift: Drift, begin: Chains, step: Any, substeps: int) -> tuple[Ch
     rotation = lax.optimization_barrier(_flows.harmonic(step, 0.0))
 
     def once(_: Any, carry: Any) -> Any:
+        """Take one step."""
         now, gained, n_grad = carry
         v, first_gain = kick(now.v, now.b, step)
         u, v = path(now.u, v, 0.0, 0.0, rotation)
@@ -89,6 +90,7 @@ def _finer(drift: Drift, step: Any, begin: Chains, outcome: Outcome) -> Outcome:
     persistent = begin.factor
 
     def attempt(substeps: int, carry: tuple[Outcome, Any]) -> tuple[Outcome, Any]:
+        """Propose by so many substeps for the chains that are ``going``: still in need of a shorter step."""
         previous, going = carry
         end, log_ratio, n_evaluations = _leapfrog(drift, begin, step / substeps, substeps)
         ratio = _as_ratio(log_ratio)
@@ -135,7 +137,7 @@ def adjusted_outcome(p: Parameters, drift: Drift, chains: Chains, draws: Keyed) 
     outcome = Outcome(proposals, good, jnp.zeros_like(good), ratio, ratio, n_grad)
     below = ~good & far_below(ratio, persistent)
 
-    def renew(lanes: Any) -> Outcome:
-        return _finer(drift, p.alpha, *jax.tree.map(lambda x: x[lanes], (begin, outcome)))
+    def renew(rows: Any) -> Outcome:
+        return _finer(drift, p.alpha, *jax.tree.map(lambda x: x[rows], (begin, outcome)))
 
     return begin, renew_few(below[:, 0], outcome, renew)

@@ -82,7 +82,7 @@ class JaxEngine:
         self._density = density
         self._chains = chains
         self.dtype = np.dtype(np.float32 if precision == "float32" else np.float64)
-        self.traces = 0
+        self.traces = 0  # functions traced, for tests
         self._adjusted: JaxEngine | None = None  # kept, so that a second run compiles nothing
         mesh = Mesh(np.array(self.devices), ("chains",))
         self._spread = NamedSharding(mesh, P("chains"))
@@ -107,6 +107,8 @@ class JaxEngine:
     # -- traced ------------------------------------------------------------------------------------------------------
 
     def _drift(self, coordinates: JaxCoordinates, shared: Any) -> Any:
+        """Return the function of whitened positions ``(n, d)`` that gives log densities, evaluations and drifts."""
+
         def drift(y: Any) -> Any:
             lp, evaluation = self._density.batch(coordinates.place(y), shared, self.precision)
             lp = lp.astype(self.dtype)[:, None]
@@ -118,11 +120,16 @@ class JaxEngine:
         return drift
 
     def _evaluate_group(self, coordinates: JaxCoordinates, shared: Any, u: Any) -> Any:
+        """Return what :meth:`evaluate` writes into the states at positions ``u`` ``(g, d)``, and the evaluations."""
         self.traces += 1
         lp, evaluation, b = self._drift(coordinates, shared)(u)
         return jnp.concatenate([b, u, lp], axis=-1), evaluation
 
     def _advance_group(self, setting: tuple[Parameters, JaxCoordinates, Any], arrays: Any, span: Any) -> Any:
+        """Advance a group: return its states and evaluations, and the buffers of a chunk, the draws on the first axis.
+
+        ``span`` is the number of the first transition, of draws, and of transitions for each.
+        """
         self.traces += 1
         parameters, coordinates, shared = setting
         state, evaluation, keys = arrays
@@ -142,9 +149,11 @@ class JaxEngine:
         )
 
         def row(i: Any, carry: Any) -> Any:
+            """Make one draw of every chain."""
             chains, out = carry
 
             def once(k: Any, carry: Any) -> Any:
+                """Make one transition of every chain."""
                 chains, counts = carry
                 number = first_transition + i * thin + k
                 draws = Keyed(key_words, number, d, self.dtype, pairs)
@@ -210,20 +219,20 @@ class JaxEngine:
             parameters = self._placed(Parameters(*(self.dtype.type(x) for x in numbers)))
             shared = self._placed(self._density.shared(self.precision, setting.coordinates.density_parameters))
             placed = self._placed(JaxCoordinates.of(setting.coordinates, self.dtype))
-            for lanes, (s, g, w) in self._batches(self.group, state, evaluation, key_words):
+            for chain_slice, (s, g, w) in self._batches(self.group, state, evaluation, key_words):
                 done = 0
                 while done < rows or rows == 0:  # a call for no draws compiles
                     n = min(self.capacity, rows - done)
                     span = tuple(np.int32(x) for x in (chains.transition + done * thin, n, thin))
                     s, g, chunk_values = self._chunk((parameters, placed, shared), (s, g, w), span)
                     for buffer, array in zip(out, chunk_values, strict=False):
-                        values = np.asarray(array)[:n, : len(state[lanes])]
-                        buffer[lanes, done : done + n] = np.moveaxis(values, 0, 1)
+                        values = np.asarray(array)[:n, : len(state[chain_slice])]
+                        buffer[chain_slice, done : done + n] = np.moveaxis(values, 0, 1)
                     done += n
                     if rows == 0:
                         break
-                state[lanes] = np.asarray(s)[: len(state[lanes])]
-                evaluation[lanes] = np.asarray(g)[: len(state[lanes])]
+                state[chain_slice] = np.asarray(s)[: len(state[chain_slice])]
+                evaluation[chain_slice] = np.asarray(g)[: len(state[chain_slice])]
         return out
 
     def _precisely(self) -> Any:

@@ -22,7 +22,7 @@ from pmm_mcmc.langevin.transitions import (
     bridged,
     build_gain,
     build_limits,
-    fall,
+    gradient_change,
     interpolate,
     interpolate_velocity,
     noise,
@@ -107,7 +107,7 @@ def _curvature(kernel: Kernel, chains: Chains, y: Any, b: Any, time: Any, step: 
     """Return the curvature ``(g, 1)`` between the evaluated points and midpoints ``y`` with drifts ``b``."""
     stiffness = 1.0 * (kernel.dynamics == HARMONIC)
     shift = y - chains.evaluated
-    change = fall(y, chains.evaluated, b, chains.b, stiffness)
+    change = gradient_change(y, chains.evaluated, b, chains.b, stiffness)
     curvature = _limits.curvature(total(change * change), total(shift * shift), total(change * shift), stiffness)
     return jnp.where(time > EARLIEST * step, curvature, 0.0)
 

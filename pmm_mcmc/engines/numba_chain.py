@@ -44,7 +44,7 @@ _refined = numba.njit(_limits.refined)
 
 
 def _fingerprint() -> str:
-    # numba's cache key covers only the file of the cached function; this covers the files of all that it calls.
+    """Return a hash of the files of all that the loop calls: numba's cache key covers this file alone."""
     of_engine = contract, numba_random, numba_step, numba_adjusted, sys.modules[__name__]
     modules = (flows, midpoints, transitions, methods, *of_engine)
     return hashlib.sha256(b"".join(inspect.getsource(module).encode() for module in modules)).hexdigest()

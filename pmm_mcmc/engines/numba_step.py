@@ -21,12 +21,12 @@ from pmm_mcmc.langevin.transitions import (
     build_gain,
     build_limits,
     end,
-    energy_ahead,
-    fall,
+    gradient_change,
     interpolate,
     interpolate_velocity,
     noise,
     path,
+    potential_rise,
 )
 
 __all__ = [
@@ -269,7 +269,7 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal
                     cu[j] += wu * (new_b[j] - base * b[j])
                     cv[j] += wv * (new_b[j] - base * b[j])
                     shift = y[j] - evaluated[j]
-                    change = fall(y[j], evaluated[j], new_b[j], b[j], stiffness)
+                    change = gradient_change(y[j], evaluated[j], new_b[j], b[j], stiffness)
                     change_square += change * change
                     shift_square += shift * shift
                     product += change * shift
@@ -300,7 +300,7 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal
         velocity = v_new[j]
         if scheme == Scheme.RECYCLED:
             velocity = v_mid[j]
-            rise -= energy_ahead(u[j], evaluated[j], b[j], stiffness)
+            rise -= potential_rise(u[j], evaluated[j], b[j], stiffness)
         rise += 0.5 * (velocity * velocity - v[j] * v[j])
         motion += 0.5 * (velocity * velocity + v[j] * v[j])
         finite = finite and math.isfinite(u_new[j] + v_new[j])

@@ -154,7 +154,7 @@ def with_a_gaussian_rest(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_gaussian_site_is_learnt_exactly(case):
+def test_a_gaussian_rest_is_learnt_exactly(case):
     """Draws of no law at all: the regression is linear, and its noise is none where the rest is a Gaussian."""
     model, a, H = with_a_gaussian_rest(case)
     plain, mapped, start = densities(model)
@@ -188,7 +188,7 @@ def test_a_gaussian_site_is_learnt_exactly(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_under_the_exact_site_the_child_is_standard_normal_whatever_its_parents(case):
+def test_under_exact_parameters_the_child_is_standard_normal_whatever_its_parents(case):
     model, a, H = with_a_gaussian_rest(case)
     _, mapped, start = densities(model)
     flat, outputs = mapped.graph

@@ -224,9 +224,9 @@ def test_jit_and_vmap_of_what_jax_runs():
 
 def test_a_model_like_graph_compiles_in_seconds():
     log_sigma, phi, z = pt.scalar("log_sigma"), pt.scalar("phi"), pt.vector("z", shape=(120,))
-    y, site = np.random.default_rng(3).normal(size=120), np.ones(120)
+    y, h = np.random.default_rng(3).normal(size=120), np.ones(120)
     v = pt.exp(2.0 * log_sigma) * pt.concatenate([1.0 / (1.0 - phi[None] ** 2), pt.ones(119)])
-    x, log_det = noncentred_walk(phi[None], v, pt.zeros(120), 0.0 * site, site, z)
+    x, log_det = noncentred_walk(phi[None], v, pt.zeros(120), 0.0 * h, h, z)
     w = pt.concatenate([x[:1], x[1:] - phi * x[:-1]]) / pt.sqrt(v)
     density = -0.5 * (w**2).sum() - 0.5 * pt.log(v).sum() - 0.5 * (y**2 * pt.exp(-x) + x).sum() + log_det
     parts = [log_sigma, phi, z]

@@ -6,7 +6,7 @@ Random tests at fixed keys: |z| < 4.5 (7e-6 each) and p > 1e-6.
 import numpy as np
 import pytest
 from numba import cfunc
-from reference import RECOVER, SHORTEST, SHRINK, SUBSTEPS, Chain, engine, gaussian, mean_gradients
+from reference import RECOVER, SHORTEST, SHRINK, SUBSTEPS, Chain, engine, mean_gradients
 from scipy.stats import kstest, norm
 
 from pmm_mcmc.coordinates.affine import Coordinates
@@ -16,7 +16,6 @@ from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
 from pmm_mcmc.model.native import SIGNATURE
-from pmm_mcmc.warmup.step_size import allowed_error, safe_step
 
 D = 4
 KEY = np.array([2**63 + 12345, 678], dtype=np.uint64)
@@ -273,7 +272,7 @@ def test_change_of_coordinates(name):
     run.run(TunedParameters(0.2, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 20)
     new = Coordinates(np.array([-1.0, 2.0, 0.3, 0.0]), np.array([2.0, 0.1, 1.0, 0.6]))
     chain = Ensemble(state, gradient, KEY)
-    chain.change(run, COORDINATES, new)
+    chain.change_coordinates(run, COORDINATES, new)
     moved = chain.state
     assert chain.evaluation is gradient
     for part in (slice(0, D), slice(3 * D, 4 * D)):
@@ -315,30 +314,6 @@ def test_adjusted_draws_begin_at_the_last_one_at_rest(name):
     np.testing.assert_allclose(chain.state, fresh, rtol=0.0, atol=1e-13)
 
 
-@pytest.mark.parametrize(
-    "name", ["underdamped, option 2, left, K=7", "RLMC underdamped", "recycled", "RLMC overdamped"]
-)
-@pytest.mark.parametrize("d", [30, 3000])
-def test_the_guard_is_silent_on_a_gaussian_of_any_dimension(name, d):
-    # All coordinates share a step's midpoint: the energy moves with it by as much as d times what one moves.
-    kernel, K = SCHEMES[name]
-    arguments = MethodArguments.checked(
-        "RLMC", dynamics="overdamped" if kernel.dynamics == OVERDAMPED else "underdamped"
-    )
-    coordinates = Coordinates(np.zeros(d), np.ones(d))
-    rng = np.random.default_rng(d)
-    state = empty_state(rng.normal(size=d), rng.normal(size=d) * (kernel.dynamics != OVERDAMPED))
-    run = engine(kernel, d, gaussian)
-    gradient = run.evaluate(coordinates, state)
-    step_size = safe_step(arguments, 1.0, 1.0, allowed_error(0.05, d))
-    assert (
-        run.run(
-            TunedParameters(step_size, K, 1.0, coordinates, 1), Ensemble(state, gradient, KEY), 100, thin=10
-        ).unstable.sum()
-        == 0
-    )
-
-
 def test_dense_coordinates_run_the_same_chain_as_diagonal_ones():
     kernel, K = SCHEMES["recycled"]
     diagonal, dense = COORDINATES, Coordinates(COORDINATES.centre, np.diag(COORDINATES.scale))
@@ -347,21 +322,3 @@ def test_dense_coordinates_run_the_same_chain_as_diagonal_ones():
         run, state, gradient, _ = start(kernel, 0)
         out.append(run.run(TunedParameters(0.3, K, 1.0, coordinates, 1), Ensemble(state, gradient, KEY), 40))
     np.testing.assert_allclose(out[0].position, out[1].position, rtol=0.0, atol=1e-11)
-    rotated = Coordinates(COORDINATES.centre, np.linalg.qr(np.random.default_rng(1).normal(size=(D, D)))[0])
-    x = np.random.default_rng(2).normal(size=(5, D))
-    np.testing.assert_allclose(rotated.place(rotated.whiten(x)), x, atol=1e-13)
-    np.testing.assert_allclose(rotated.pull_back(x), x @ rotated.scale, atol=1e-15)
-
-
-def test_states_of_another_size_are_refused():
-    """Compiled code would write beyond the arrays of the engine."""
-    chain = engine(GHMC, D, gaussian)
-    setting = TunedParameters(0.1, 2, 1.0, COORDINATES, 1)
-    longer, gradient = empty_state(np.zeros(40 * D), np.zeros(40 * D)), np.zeros(40 * D)
-    for call in (
-        lambda: chain.evaluate(COORDINATES, longer),
-        lambda: chain.run(setting, Ensemble(longer, gradient, KEY), 3),
-        lambda: chain.advance(setting, Ensemble(longer[None], gradient[None], KEY[None]), 3),
-    ):
-        with pytest.raises(ValueError, match="states of 160 coordinates: the density has 4"):
-            call()

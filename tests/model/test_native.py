@@ -152,7 +152,7 @@ def test_data_in_fortran_order_stay_alive(sample):
     assert np.array_equal(expected, found) and len(rubbish) == 20
 
 
-def test_sites_of_single_precision_live_as_long_as_the_table():
+def test_parameters_of_single_precision_live_as_long_as_the_table():
     # They are copies, which a table with other parameters, or the one of the gradient alone, must not free.
     with pytensor.config.change_flags(floatX="float32"), pm.Model() as model:
         pm.Normal("x", 0.0, pm.HalfNormal("scale"), shape=200)
