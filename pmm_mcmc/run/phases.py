@@ -19,8 +19,8 @@ from pmm_mcmc.run.chunks import Gathered, groups_of
 from pmm_mcmc.run.driver import Advance, Driver, Stopped
 from pmm_mcmc.run.until import Until
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, Equilibration, adjusted_setting, report_of
-from pmm_mcmc.warmup.pooled import Warming, training_chains
 from pmm_mcmc.warmup.warm_start import DROPPED, FITS, WarmStart, warmup_from
+from pmm_mcmc.warmup.warming import Warming, training_chains
 
 if TYPE_CHECKING:
     from pmm_mcmc.run.console import Console
@@ -73,7 +73,7 @@ class Run:
         tune: int,
         rng: np.random.Generator,
     ) -> Run:
-        """Start at positions ``(chain, d)``: see :meth:`pmm_mcmc.warmup.pooled.Warming.start`."""
+        """Start at positions ``(chain, d)``: see :meth:`pmm_mcmc.warmup.warming.Warming.start`."""
         warming = Warming.start(plan.engine, plan.arguments, starts, tune, rng, checked=not plan.equilibrates)
         if plan.equilibrates and warming.finished:
             kernel = plan.engine.kernel
@@ -287,7 +287,7 @@ class Sampling(Driver):
         engine = self.plan.adjusted_engine if self.plan.adjusted else self.plan.engine
         ensemble = run.warming.ensemble
         chains = self.processes.chains
-        local_ensemble = run.warming.part(chains)
+        local_ensemble = run.warming.ensemble.subset(chains)
         n_grad = run.n_grad[chains]
         unstable = run.unstable[chains]
         rows = min(self.recorder.rows, self.until.next_end(run.done) - run.done)

@@ -126,8 +126,8 @@ def sample(
     progressbar
         Show progress: a bar in a terminal or a notebook, a line every few seconds in a file.
     compute_convergence_checks
-        Log the verdict (:func:`pmm_mcmc.verdict`).  For this, jumps and walls of the log density are looked for between
-        draws, with 95 to some 700 gradients in all, necks beyond them, with 400 and, where the posterior narrows, some
+        Log the verdict (:func:`pmm_mcmc.verdict`).  For this, jumps of the log density are looked for between draws,
+        with 400 gradients at most, necks beyond them, with 400 and, where the posterior narrows, some
         :math:`40 (d + 40)` more; they are in no statistic.
     blocking
         False returns at once, while the run goes on in a thread: an object with ``progress``, the ``posterior`` so far,

@@ -10,7 +10,7 @@ import pmm_mcmc
 PACKAGE = Path(pmm_mcmc.__file__).parent
 FLOORS = (
     "langevin", "coordinates", "model", "tape", "engines", "warmup", "diagnostics", "steps", "run", "tempering",
-    "workbench",
+    "calibration", "workbench",
 )  # fmt: skip
 # Modules that need a package which is not always there: they alone are imported inside functions.
 OPTIONAL = {"model.jax_density", "model.numpyro_density", "engines.jax_engine", "diffusion.jax"}
