@@ -101,8 +101,8 @@ class Builder:
     @staticmethod
     def _place(view: np.ndarray) -> tuple[int, int]:
         base: Any = view.base
-        start, first = (array.__array_interface__["data"][0] for array in (base, view))
-        return id(base), (first - start) // 8
+        base_address, address = (array.__array_interface__["data"][0] for array in (base, view))
+        return id(base), (address - base_address) // 8
 
     def emit(self, code: int, out: Any, *values: Any, inner: int | None = None, address: int = 0) -> None:
         """Append an operation over the shape of its first value, or of its result if ``inner`` is None.
@@ -120,6 +120,7 @@ class Builder:
         else:
             rows = _collapsed(axes[: len(axes) - inner])
             columns = _collapsed(axes[len(axes) - inner :])
+        none = [0] * len(operands)
         none = [0] * len(operands)
         m, by_row = rows.pop() if rows else (1, none)
         n, by_column = columns[0] if columns else (1, none)
@@ -156,12 +157,12 @@ class Builder:
     def reduce(self, code: int, value: np.ndarray, axes: Sequence[int]) -> np.ndarray:
         """Return the result of a reduction over axes."""
         axes = [axis % value.ndim for axis in axes]
-        kept = [axis for axis in range(value.ndim) if axis not in axes]
-        moved = value.transpose(*kept, *axes)
-        rest = range(len(kept), value.ndim)
-        if len(_collapsed([(moved.shape[i], [moved.strides[i]]) for i in rest])) > 1:
+        kept_axes = [axis for axis in range(value.ndim) if axis not in axes]
+        moved = value.transpose(*kept_axes, *axes)
+        moved_axes = range(len(kept_axes), value.ndim)
+        if len(_collapsed([(moved.shape[i], [moved.strides[i]]) for i in moved_axes])) > 1:
             moved = self.copy(moved)
-        out = self.new(moved.shape[: len(kept)])
+        out = self.new(moved.shape[: len(kept_axes)])
         if 0 in value.shape and code in (loop.MAX, loop.MIN):
             raise Unsupported("the largest of nothing")
         self.emit(code, out.reshape(out.shape + (1,) * len(axes)), moved, inner=len(axes))
@@ -169,7 +170,8 @@ class Builder:
 
     def product(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return the product of two matrices."""
-        (m, k), n = x.shape, y.shape[1]
+        m, k = x.shape
+        n = y.shape[1]
         if 0 in (m, n, k):
             return self.copy(0.0, (m, n))
         out = self.new((m, n))

@@ -164,11 +164,11 @@ def _subtensor(builder: Builder, op: Any, x: Any, *values: Any) -> Any:
     index = _indices(builder, op, values)
     if not any(isinstance(each, np.ndarray) for each in index):
         return x[(*index, ...)]
-    first, offsets = _offsets(x)
+    origin, offsets = _offsets(x)
     places = offsets[index]
     out = builder.new(places.shape)
     if places.size:
-        builder.emit(loop.GATHER, out.reshape(-1), first, places.reshape(-1))
+        builder.emit(loop.GATHER, out.reshape(-1), origin, places.reshape(-1))
     return out
 
 
@@ -182,12 +182,12 @@ def _inc_subtensor(builder: Builder, op: Any, x: Any, y: Any, *values: Any) -> A
         return out
     if getattr(op, "ignore_duplicates", False):
         raise Unsupported("an increment that ignores duplicates")
-    first, offsets = _offsets(out)
+    origin, offsets = _offsets(out)
     places = offsets[index]
     if places.size:
         row = builder.copy(y, places.shape).reshape(-1)
         code = loop.SCATTER_SET if op.set_instead_of_inc else loop.SCATTER_ADD
-        builder.emit(code, first, row, places.reshape(-1), inner=1)
+        builder.emit(code, origin, row, places.reshape(-1), inner=1)
     return out
 
 
@@ -198,9 +198,9 @@ def _offsets(x: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _dimshuffle(builder: Builder, op: Any, x: Any) -> Any:
-    kept = [axis for axis in op.new_order if axis != "x"]
-    dropped = [axis for axis in range(x.ndim) if axis not in kept]
-    x = x.transpose(*kept, *dropped)[(..., *[0] * len(dropped))]
+    kept_axes = [axis for axis in op.new_order if axis != "x"]
+    dropped = [axis for axis in range(x.ndim) if axis not in kept_axes]
+    x = x.transpose(*kept_axes, *dropped)[(..., *[0] * len(dropped))]
     return np.expand_dims(x, tuple(i for i, axis in enumerate(op.new_order) if axis == "x"))
 
 
@@ -238,10 +238,10 @@ def _check(builder: Builder, op: Any, x: Any, *conditions: Any) -> Any:
 
 def _softmax(builder: Builder, op: Any, x: Any) -> Any:
     axes = range(x.ndim) if op.axis is None else np.atleast_1d(op.axis).tolist()
-    kept = [1 if axis in axes or axis - x.ndim in axes else size for axis, size in enumerate(x.shape)]
-    shifted = builder.apply(loop.SUB, x, builder.reduce(loop.MAX, x, axes).reshape(kept))
+    shape = [1 if axis in axes or axis - x.ndim in axes else size for axis, size in enumerate(x.shape)]
+    shifted = builder.apply(loop.SUB, x, builder.reduce(loop.MAX, x, axes).reshape(shape))
     powers = builder.call("exp", shifted)
-    total = builder.reduce(loop.SUM, powers, axes).reshape(kept)
+    total = builder.reduce(loop.SUM, powers, axes).reshape(shape)
     if type(op).__name__ == "Softmax":
         return builder.apply(loop.DIV, powers, total)
     return builder.apply(loop.SUB, shifted, builder.call("log", total))
@@ -269,8 +269,9 @@ def _solve_triangular(builder: Builder, op: Any, a: Any, b: Any) -> Any:
     return out
 
 
-_SAME = ("TensorFromScalar", "ScalarFromTensor", "SpecifyShape", "DeepCopyOp")
-_TENSORS |= dict.fromkeys(_SAME, lambda builder, op, x, *rest: x)
+_TENSORS |= dict.fromkeys(
+    ("TensorFromScalar", "ScalarFromTensor", "SpecifyShape", "DeepCopyOp"), lambda _, op, x, *y: x
+)
 _TENSORS |= dict.fromkeys(("CAReduce", "Sum", "Prod", "Max", "Min", "All", "Any"), _reduction)
 _TENSORS |= dict.fromkeys(("Subtensor", "AdvancedSubtensor"), _subtensor)
 _TENSORS |= dict.fromkeys(("IncSubtensor", "AdvancedIncSubtensor"), _inc_subtensor)
