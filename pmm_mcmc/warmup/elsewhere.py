@@ -11,6 +11,9 @@ from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = ["leads_elsewhere"]
 
+# Climbs, at most.
+_PLACES = 4
+
 
 def leads_elsewhere(
     engine: Engine, tuned: TunedParameters, draws: Block, starts: np.ndarray, rng: np.random.Generator
@@ -25,6 +28,19 @@ def leads_elsewhere(
     return search.leads(draws, starts), search.spent
 
 
+def _apart(places: np.ndarray, home: np.ndarray) -> np.ndarray:
+    """Return places that are furthest from ``home`` and from each other, of the nearest three quarters."""
+    distance = np.linalg.norm(places - home, axis=1)
+    order = np.argsort(distance)[: -(-3 * len(places) // 4)]
+    places = places[order]
+    distance = distance[order]
+    chosen: list[int] = []
+    while len(chosen) < min(_PLACES, len(places)):
+        chosen.append(int(np.argmax(distance)))
+        distance = np.minimum(distance, np.linalg.norm(places - places[chosen[-1]], axis=1))
+    return places[chosen]
+
+
 class _Elsewhere(Search):
     def leads(self, draws: Block, starts: np.ndarray) -> bool:
         """Return whether a climb from ``starts`` ends in a mode in which no draw is."""
@@ -34,7 +50,8 @@ class _Elsewhere(Search):
         chain_maxima = self._climb(y[-1:], y[-1], self._limit // 4)
         with np.errstate(all="ignore"):
             places = self._map.whiten(starts)[0]
-        ends = self._climb(places[np.isfinite(places).all(axis=1)], y[-1], 2 * self._limit // 3)
+        places = _apart(places[np.isfinite(places).all(axis=1)], y.mean(axis=0))
+        ends = self._climb(places, y[-1], self._left)
         lowest = max((home.lp for home in chain_maxima), default=np.inf)
         lowest -= THRESHOLDS.lowest + THRESHOLDS.lowest_each * y.shape[1]
         for end in others(ends, chain_maxima):

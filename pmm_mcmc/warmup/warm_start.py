@@ -39,7 +39,7 @@ __all__ = ["DROPPED", "FITS", "REFINED", "WarmStart", "number_of_candidates", "r
 
 # Ratios from which on a Pareto distribution is fitted to the largest fifth of them.
 _FEWEST_RATIOS = 25
-# Cold starts, and draws of the prior, from which climbs look for other modes.
+# Cold starts beside draws of the prior, from which climbs look for other modes.
 _PLACES = 4
 # Differences of log ratios that are rounding.
 _EQUAL = 1e-6
@@ -163,7 +163,7 @@ class WarmStart:
             moved = f"chains hardly move by it: acceptance {accepted:.2f}"
             self.end(DROPPED, moved if arrived else "chains are far off")
             return 0
-        places = np.concatenate([self.starts[:_PLACES], self.prior[:_PLACES]])
+        places = np.concatenate([self.starts[:_PLACES], self.prior])
         elsewhere, gradients = leads_elsewhere(engine, tuned, block, places, rng)
         if elsewhere:
             self.end(DROPPED, "there is another mode")
