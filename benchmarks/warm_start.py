@@ -4,7 +4,8 @@ Twelve models, each with all of its data and with a tenth of them left out.  A r
 result with fewer ("grown"), and one with fewer from that with all ("fold").  A row has gradients of each chain before
 the draws (four chains, default arguments), how many settings were kept, and errors of the means and standard
 deviations of 500 draws in posterior sds (root mean square over parameters and seeds, against 20,000 draws): of starts
-from a former run and of cold ones.  Thresholds were set on the first half of the models, and the second half was held out.
+from a former run and of cold ones.  Thresholds were set on the first half of the models; the second half was held
+out.
 
 ``--wrong N`` instead plants N settings that are wrong, of sixteen kinds in turn, and counts those that are kept.
 """

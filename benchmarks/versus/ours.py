@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 from versus.first_times import Run
+from warm_ups import warm_up
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import empty_state, model_side
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.log_density import log_density
-from pmm_mcmc.warmup.pooled import warm_up
 
 __all__ = ["SAMPLERS", "Ours", "engine_for", "starts"]
 

@@ -14,8 +14,8 @@ from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import chains_of, empty_state, log_det_of, model_side
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin.methods import OVERDAMPED
+from pmm_mcmc.run.fingerprint import coordinate_labels
 from pmm_mcmc.run.finished_run import CHECKPOINT, TYPES
-from pmm_mcmc.run.identity import coordinate_labels
 from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.storage import StoreError, open_store
 from pmm_mcmc.run.storage.checkpoint import decode

@@ -23,7 +23,7 @@ from pmm_mcmc.warmup.scouts import look_around
 from pmm_mcmc.warmup.step_size import fixed_setting
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
-__all__ = ["FEWEST", "Warming", "training_chains", "warm_up"]
+__all__ = ["FEWEST", "Warming", "training_chains"]
 
 # Chains that a setting is learnt from in any number of coordinates: those of a default run, and one of PyMC with its
 # companions.  Their setting is as near to that of many as the setting of more is (benchmarks/frozen/tuning.txt).
@@ -211,13 +211,3 @@ class Warming:
         assert self.warmup is not None
         each, more = divmod(self.warmup.n_grad, len(self.n_grad))
         return each + (np.arange(len(self.n_grad)) < more)
-
-
-def warm_up(
-    engine: Engine, arguments: MethodArguments, starts: np.ndarray, *, length: int, rng: np.random.Generator
-) -> Warming:
-    """Warm chains up together, until the setting is frozen and a check has passed: see :meth:`Warming.start`."""
-    warming = Warming.start(engine, arguments, starts, length, rng)
-    while not warming.finished:
-        warming.block(engine)
-    return warming
