@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.model.model_cache import model_cache
+from pmm_mcmc.model.model_cache import model_cache, state_of
 
 __all__ = [
     "PRIOR_DRAWS",
@@ -135,10 +135,10 @@ def _point_function(model: Any, overrides: Mapping[str, Any] | None) -> Callable
     values = (*model.rvs_to_initial_values.values(), *(overrides or {}).values())
     named = all(value is None or isinstance(value, str) for value in values)
     functions = model_cache(model, "points") if named else {}
-    key = (*model.free_RVs, *map(id, transforms), *values)
+    key = (state_of(model, model.free_RVs), *map(id, transforms), *values)
     if key not in functions:
         function = make_initial_point_fn(model=model, overrides=overrides, return_transformed=True)
-        functions[key] = function, transforms  # with these their ids are not used again
+        functions[key] = function, transforms, model.free_RVs  # with these their ids are not used again
     return functions[key][0]
 
 

@@ -23,7 +23,6 @@ import contextlib
 from dataclasses import dataclass
 
 import numpy as np
-from arviz_stats.base import array_stats
 
 from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Engine, log_det_of
@@ -59,6 +58,8 @@ def resampled(log_ratio: np.ndarray, count: int, rng: np.random.Generator) -> tu
 
     Draws whose ratio is not finite are left out.
     """
+    from arviz_stats.base import array_stats
+
     finite = np.flatnonzero(np.isfinite(log_ratio))
     ratios = log_ratio[finite]
     log_weights = ratios
