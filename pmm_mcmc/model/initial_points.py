@@ -131,14 +131,16 @@ def _point_function(model: Any, overrides: Mapping[str, Any] | None) -> Callable
     """Return PyMC's function from a seed to a point of the model, compiled once where no value is given as numbers."""
     from pymc.initial_point import make_initial_point_fn
 
-    transforms = [model.rvs_to_transforms[rv] for rv in model.free_RVs]
+    options = {"model": model, "overrides": overrides, "return_transformed": True}
     values = (*model.rvs_to_initial_values.values(), *(overrides or {}).values())
-    named = all(value is None or isinstance(value, str) for value in values)
-    functions = model_cache(model, "points") if named else {}
+    if not all(value is None or isinstance(value, str) for value in values):
+        return make_initial_point_fn(**options)
+    functions = model_cache(model, "points")
+    transforms = [model.rvs_to_transforms[rv] for rv in model.free_RVs]
     key = (state_of(model, model.free_RVs), *map(id, transforms), *values)
     if key not in functions:
-        function = make_initial_point_fn(model=model, overrides=overrides, return_transformed=True)
-        functions[key] = function, transforms, model.free_RVs  # with these their ids are not used again
+        # With variables and transforms their ids are not used again.
+        functions[key] = make_initial_point_fn(**options), transforms, list(model.free_RVs)
     return functions[key][0]
 
 
