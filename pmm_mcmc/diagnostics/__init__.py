@@ -1,1 +1,8 @@
-"""What a result says about itself: corrected estimates, bias with a standard error, a verdict."""
+"""What a result says about itself: corrected estimates with errors, the bias of unadjusted draws, a verdict.
+
+:mod:`~pmm_mcmc.diagnostics.reading` reads a result, of any sampler, as a ``Run``;
+:mod:`~pmm_mcmc.diagnostics.table` has a row for each of its parameters, with means corrected by
+:mod:`~pmm_mcmc.diagnostics.stein`.  :mod:`~pmm_mcmc.diagnostics.verdict` is the list of checks, and
+:mod:`~pmm_mcmc.diagnostics.summary` the table that a user sees.  After the draws a run searches for
+:mod:`~pmm_mcmc.diagnostics.jumps` of the density and for :mod:`~pmm_mcmc.diagnostics.necks`.
+"""

@@ -1,4 +1,4 @@
-"""What a verdict says of a run without reasons: how well its means are known, and further remarks."""
+"""The sentence of a verdict without reasons: how well the means are known, and further remarks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
-from pmm_mcmc.diagnostics.unadjusted import ADJUST, ruled_out
+from pmm_mcmc.diagnostics.unadjusted import ADJUST
 
 if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.reading import Run
 
-__all__ = ["COLUMNS", "description", "unvisited"]
+__all__ = ["COLUMNS", "description", "unvisited_mode"]
 
 # The columns of a summary that ArviZ does not have, in a line.
 COLUMNS = "mean_cv is the mean, with less noise by control variates, and mcse_cv its standard error"
@@ -25,13 +25,14 @@ def description(run: Run) -> str:
     if (error > THRESHOLDS.mcse).any():
         label = error.idxmax()
         text += f" The sd of {label} is known to {100.0 * error[label]:.0f} % at best: if it matters, draw more."
-    if run.of_package and unvisited(run):
-        mode = unvisited(run)
+    if run.of_package and unvisited_mode(run):
+        mode = unvisited_mode(run)
         text += f" {mode[0].upper()}{mode[1:]}: pmm.temper() would weigh it."
     return text
 
 
 def _means(run: Run) -> str:
+    """Return how well means are known, by gradients where these explain a parameter."""
     table = run.table
     moving = table["sd"] != 0.0
     if not moving.any():
@@ -50,7 +51,7 @@ def _means(run: Run) -> str:
 
 
 def _corrected_means(run: Run) -> str:
-    """Return how well corrected means are known, and whose bias is not measurable."""
+    """Return how well the corrected means of unadjusted draws are known, and whose bias is not measurable."""
     biases = run.biases
     bounds = biases["two_errors"]
     if not bounds.notna().any():
@@ -62,10 +63,6 @@ def _corrected_means(run: Run) -> str:
     if len(unknown):
         names = _abbreviated(list(unknown.index))
         text = f"corrected means are {within}{_constants(run)}; the bias of {names} is not measurable: {ADJUST}."
-    expected_bias = run.setting("expected_bias")
-    unseen = expected_bias is not None and bool(np.isnan(expected_bias).any())
-    if unseen and not ruled_out(biases):
-        text += f" No warm-up has seen whether the step is too long: {ADJUST}."
     return text
 
 
@@ -83,10 +80,10 @@ def _abbreviated(labels: list[str]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def unvisited(run: Run) -> str:
-    """Return words on a mode that no chain visits, empty if there is none."""
+def unvisited_mode(run: Run) -> str:
+    """Return words for the mode that no chain visits, empty if there is none or the draws are in it."""
     mode = run.other_mode
-    if mode is None or mode.visited:
+    if mode is None:
         return ""
     if mode.hidden:
         return f"{mode.share} is where the warm-up had no draw, around the chains or narrow within them"
@@ -96,5 +93,5 @@ def unvisited(run: Run) -> str:
         if not offset:
             return ""
         side = "above" if offset > 0.0 else "below"
-        place = f", {abs(offset):.0f} sd {side} theirs in {run.unconstrained(mode.coordinate)},"
+        place = f", {abs(offset):.0f} sd {side} theirs in {run.model_coordinate(mode.coordinate)},"
     return f"chains do not move to another mode{place} that has {mode.share}"

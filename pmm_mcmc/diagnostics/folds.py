@@ -1,7 +1,8 @@
-"""Draws in folds, with what the corrections of :mod:`pmm_mcmc.diagnostics.stein` share between functions.
+"""The folds of cross-fitting by which :mod:`pmm_mcmc.diagnostics.stein` corrects expectations.
 
-Coefficients are fitted on all folds but one and applied to that one.  The Gaussian and the virial terms of each fold
-depend on positions and gradients alone, and are made once for all parameters of a result.
+Coefficients are fitted on the draws of all folds but one and applied to that one.  A fold has what all parameters of a
+result share, since it depends on positions ``x`` and gradients ``g`` alone: a Gaussian fitted to the draws, and the
+virial terms :math:`(x_j - m_j) g_j + 1`.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ _COPIED = 2**20
 
 
 class Fold:
-    """One fold: ``rows[:fitted]`` are the draws that coefficients are fitted on, the others are of the fold itself.
+    """One fold: the draws ``rows[:fitted]`` to fit coefficients on, and ``rows[fitted:]``, to which they are applied.
 
     Parameters
     ----------
     position, gradient : (n, d)
-        Those of all draws.
+        Those of all draws of the result.
     rows : (rows,) int
-        Draws to fit on, then of the fold.
+        Numbers of the draws to fit on, then of those of the fold itself.
     fitted
         Number of draws to fit on.
     keep
@@ -77,9 +78,8 @@ class Fold:
     def directions(self, values: np.ndarray, coordinate: np.ndarray) -> np.ndarray:
         """Return the direction along which each function ``(fitted, p)`` varies.
 
-        These are slopes ``(p, d)`` or, with many coordinates, the index of one coordinate each ``(p,)``.
-
-        Those of functions that equal a coordinate, ``coordinate >= 0``, need not be estimated.
+        These are slopes ``(p, d)`` or, with many coordinates, the index of one coordinate each ``(p,)``.  That of a
+        function that equals a ``coordinate >= 0`` need not be estimated.
         """
         free = np.flatnonzero(coordinate < 0)
         train = self._rows[: self.fitted]
@@ -105,7 +105,7 @@ class Fold:
         return best
 
     def along(self, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return positions ``u`` along each direction and the Stein terms ``S_1``, ``(rows, p)`` each."""
+        """Return positions ``u`` along each direction and the own terms ``S_1``, ``(rows, p)`` each."""
         if self.dense:
             slopes = directions @ self._covariance
             s = np.sqrt(np.maximum((slopes * directions).sum(axis=1), 1e-300))
@@ -115,7 +115,7 @@ class Fold:
         return (self._x[elements] - self._centre[directions]) / scale, -(self._g[elements] * scale)
 
     def virial(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return virial terms about their means ``(fitted, m)``, their normal matrix's inverse, those of the fold."""
+        """Return virial terms to fit on, about their means, their inverse normal matrix, and those of the fold."""
         if self._virial is not None:
             return self._virial
         terms = self.virial_terms()
@@ -195,12 +195,12 @@ class Folds:
 
 
 def about_means(terms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return shared terms ``(n, m)`` about their means, and the inverse of their normal matrix, with a ridge."""
+    """Return virial terms ``(n, m)`` about their means, and the inverse of their normal matrix, with a ridge."""
     h = terms - terms.mean(axis=0)
     variance = np.maximum((h**2).mean(axis=0), 1e-300)
     return h, np.linalg.inv(h.T @ h + np.diag(THRESHOLDS.ridge * len(h) * variance))
 
 
 def count_virial_terms(n: int, d: int) -> int:
-    """Return the number of virial terms for ``n`` draws; with one coordinate it would be the own-direction ``S_2``."""
+    """Return the number of virial terms for ``n`` draws; with one coordinate it would be the own term ``S_2``."""
     return min(d, THRESHOLDS.virial_terms, n // THRESHOLDS.draws_a_term) if d > 1 else 0

@@ -1,11 +1,13 @@
-"""The Stein identity of draws, and where it fails beyond chance.
+r"""Stein's identity of the draws of a result, and where it fails beyond chance.
 
-Under the posterior ``E[(x_i - c_i) dF/dx_i] = 1``, where ``F`` is minus the log density: the excess over 1 is judged in
-standard errors.  Draws that are too wide, as by too long a step, make it positive.
+Under the posterior :math:`E[(x_i - c_i)\,\partial_i F] = 1` for each coordinate, where ``F`` is minus the log density.
+The *excess* of the average over the draws is that average minus 1: positive for draws that are too wide, as by too
+long a step.
 
-Standard errors are of 64 batches or, if larger, from autocorrelations: of 16 batches they are low by half once in 250
-runs.  Regressions on nearly the same data (posteriordb's ``nes``) share their random numbers and so one such event: at
-one seed seven of eight were refused with z of 4.2 to 4.9, which are 2.3 to 2.7 by 64 batches; at 30 others none.
+Its standard error is that of 64 batches or, if larger, from autocorrelations: errors of 16 batches are low by half once
+in 250 runs.  Regressions on nearly the same data (posteriordb's ``nes``) share their random numbers and so one such
+event: at one seed seven of eight were refused with z-scores of 4.2 to 4.9, which are 2.3 to 2.7 by 64 batches; at 30
+others none.
 """
 
 from __future__ import annotations
@@ -20,22 +22,22 @@ from pmm_mcmc.warmup.standard_errors import largest_t
 from pmm_mcmc.warmup.stein_identity import Identity, stein_identity
 from pmm_mcmc.warmup.thresholds import THRESHOLDS as WARMUP
 
-__all__ = ["fails", "fails_on_average", "holds", "identity_of", "whitened_identity"]
+__all__ = ["fails", "fails_as_at_an_edge", "fails_on_average", "identity_of", "whitened_identity"]
 
 # Bytes of positions that are whitened together.
 _BYTES = 2**23
 
 
 def identity_of(position: np.ndarray, gradient: np.ndarray) -> Identity:
-    """Return the Stein identity of each coordinate of draws ``(chain, draw, d)``."""
+    """Return Stein's identity of each coordinate of draws ``(chain, draw, d)``."""
     return stein_identity(position, gradient, THRESHOLDS.identity_pieces, lambda w: convergence(w).mcse)
 
 
 def whitened_identity(position: np.ndarray, gradient: np.ndarray) -> Identity | None:
-    """Return the Stein identity of whitened coordinates; None where these cannot be had.
+    """Return Stein's identity of whitened coordinates; None for one coordinate, very many, few draws or constants.
 
-    Collinear coordinates have products that vary by far more than 1; whitened ones do not, and none hides in their
-    noise.  The whitening is symmetric, so that each remains the one most like the coordinate of its number.
+    Of collinear coordinates the products vary by far more than 1, so that a failure hides in their noise; of whitened
+    ones they do not.  The whitening is symmetric: whitened coordinate ``i`` is the one most like coordinate ``i``.
     """
     chains, draws, d = position.shape
     n = chains * draws
@@ -56,12 +58,12 @@ def whitened_identity(position: np.ndarray, gradient: np.ndarray) -> Identity | 
 
 
 def fails(identity: Identity, degrees: int, times: float = 1.0) -> np.ndarray:
-    """Return which coordinates fail the identity, by ``times`` the limit of chance or more.
+    """Return in which coordinates the identity fails: the excess is large, and ``times`` the limit of chance or more.
 
-    ``degrees`` are the degrees of freedom of the standard errors in ``z``.
+    ``degrees`` are the degrees of freedom of its standard errors.
     """
-    sure = times * max(WARMUP.identity_z, largest_t(len(identity.z), degrees))
-    return (np.abs(identity.excess) > THRESHOLDS.identity_excess) & (np.abs(identity.z) > sure)
+    chance = times * max(WARMUP.identity_z, largest_t(len(identity.z), degrees))
+    return (np.abs(identity.excess) > THRESHOLDS.identity_excess) & (np.abs(identity.z) > chance)
 
 
 def fails_on_average(identity: Identity, degrees: int) -> bool:
@@ -69,16 +71,16 @@ def fails_on_average(identity: Identity, degrees: int) -> bool:
     # By chance the mean square of the z-scores is about 1; collinear coordinates have the same z-score.
     chance = fdtri(identity.independent, degrees, 1.0 - WARMUP.chance)
     with np.errstate(over="ignore"):  # a coordinate that does not move
-        large = float(np.mean(identity.z**2)) > max(WARMUP.identity_z, chance)
-    return bool(identity.mean_square > THRESHOLDS.identity_mean_square and large)
+        beyond_chance = float(np.mean(identity.z**2)) > max(WARMUP.identity_z, chance)
+    return bool(identity.mean_square > THRESHOLDS.identity_mean_square and beyond_chance)
 
 
-def holds(identity: Identity, degrees: int, moving: np.ndarray | bool = True) -> bool:
-    """Return whether the identity can correct draws: it holds, or fails as it does for too long a step.
+def fails_as_at_an_edge(identity: Identity, degrees: int, moving: np.ndarray | bool = True) -> bool:
+    """Return whether the identity fails as where the density ends or jumps, in a coordinate that is ``moving``.
 
-    At an edge or a jump of the density the identity fails for the posterior itself, in either direction and by far, and
-    nothing can be corrected by it.  Coordinates that do not move are left out.
+    There it fails of the posterior itself, in either direction and by far, and can correct nothing.  Too long a step
+    makes the excess positive, but does not double a variance.
     """
     excess = identity.excess
     edges = fails(identity, degrees, THRESHOLDS.edge_z) & ((excess < 0.0) | (excess > THRESHOLDS.widest))
-    return not bool((edges & moving).any())
+    return bool((edges & moving).any())

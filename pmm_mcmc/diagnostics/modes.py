@@ -1,4 +1,4 @@
-"""Modes that scouts met (:mod:`pmm_mcmc.warmup.scouts`), as a result reports them, and whether its draws are there."""
+"""Another mode as a result reports it (:mod:`pmm_mcmc.warmup.mode_search`), and whether draws are there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Mode"]
 
 
 class Mode(NamedTuple):
-    """Another mode: its mass, an unconstrained coordinate along which it is apart, its value, if chains visit it.
+    """Another mode: its mass, an unconstrained coordinate along which it is apart, and its value there.
 
     The coordinate is -1 for mass that is no mode of its own (:mod:`pmm_mcmc.warmup.hidden_mass`).
     """
@@ -21,7 +21,6 @@ class Mode(NamedTuple):
     mass: float
     coordinate: int
     value: float
-    visited: bool
 
     @property
     def hidden(self) -> bool:
@@ -37,28 +36,23 @@ class Mode(NamedTuple):
     def of_finding(cls, finding: dict[str, Any]) -> Self | None:
         """Return the mode that a result reports in its attribute."""
         mode = cls(*(finding[name] for name in OTHER_MODES))
-        return mode._replace(visited=bool(mode.visited)) if mode.mass > 0.0 else None
+        return mode if mode.mass > 0.0 else None
 
     @classmethod
     def of_statistics(cls, stats: Any, chains: int) -> Self | None:
-        """Return the mode with most mass that no chain visits, or else that with most, of what each chain has met."""
+        """Return the mode with most mass, of those that each chain has met."""
         if "other_modes" not in stats:
             return None
-        of_chain, coordinate, value, visited = (
-            np.reshape(stats[name].values, (chains, -1))[:, -1] for name in OTHER_MODES
-        )
-        of_chain = np.nan_to_num(of_chain)
-        unvisited = np.where(visited, 0.0, of_chain)
-        worst = int(np.argmax(unvisited if unvisited.any() else of_chain))
-        if not of_chain[worst]:
+        mass, coordinate, value = (np.reshape(stats[name].values, (chains, -1))[:, -1] for name in OTHER_MODES)
+        heaviest = int(np.argmax(np.nan_to_num(mass)))
+        if not mass[heaviest] > 0.0:
             return None
-        return cls(float(of_chain[worst]), int(coordinate[worst]), float(value[worst]), bool(visited[worst]))
+        return cls(float(mass[heaviest]), int(coordinate[heaviest]), float(value[heaviest]))
 
     def offset(self, x: np.ndarray) -> float:
-        """Return by how many sd it is off the densest part of draws ``(n,)`` of its coordinate; 0 if these are in it.
+        """Return by how many sd it is off the densest part of draws ``(n,)`` of its coordinate; 0 if draws are in it.
 
-        Draws that are in both show by their agreement how often chains move.  Where most draws are is where the warm-up
-        had none.
+        That draws are in it and elsewhere shows that chains move; how often, their agreement shows.
         """
         centre, sd = _densest(x)
         distances = np.abs(x - self.value) / sd

@@ -1,4 +1,4 @@
-"""The result of ``keep="moments"``: the figures for those checks of a verdict that need no draws."""
+"""A result of ``keep="moments"`` as the checks of a verdict read it: figures that need no draws."""
 
 from __future__ import annotations
 

@@ -1,15 +1,16 @@
-r"""A search for necks at the end of a run: narrow places beyond the draws that chains have hardly entered.
+r"""A search for necks at the end of a run: narrow places beyond the draws, which chains have hardly entered.
 
-Where a coordinate ``z_i`` makes the others narrow, as the noise of a model that can fit its data exactly does, steps of
-the run's length turn back, and draws agree with each other without that tail.  Its mass is predicted: outward from the
-median of the draws, where the gradients of the others grow, the others' density is integrated by importance sampling
-from the Gaussian at its maximum (Laplace's, with the Hessian matrix by differences of gradients).  The draws are its
-check: a prediction whose bulk is not theirs is no evidence (:func:`mass_beyond`).
+The noise of a model that can fit its data exactly is an example: where it is small, all other coordinates are narrow.
+Steps of the run's length turn back there, and chains agree with each other without that tail; no transition diverges.
+
+The mass of the tail is predicted.  Along a coordinate ``z_i`` with which the gradients of the others grow, the marginal
+density is evaluated at places outward from the median of the draws: at each, the others' density is integrated by
+importance sampling from Laplace's Gaussian, at its maximum and with its Hessian matrix by differences of gradients.
+The draws are the check of a prediction: where its bulk is not theirs, it is no evidence (:func:`mass_beyond`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,9 @@ from scipy.interpolate import PchipInterpolator
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
+from pmm_mcmc.warmup.ascent import Density
 
-__all__ = ["DRAWS", "MOST", "TAIL", "Value", "mass_beyond", "necks_beyond"]
-
-# Log densities ``(n,)`` and gradients ``(n, d)`` at positions ``(n, d)``.
-Value = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+__all__ = ["DRAWS", "MOST", "TAIL", "mass_beyond", "necks_beyond"]
 
 # Draws whose gradients show whether the posterior narrows.
 DRAWS = 400
@@ -31,11 +30,12 @@ _AWAY = _TOWARDS[:4]
 # Most coordinates of the model, of which each costs a gradient at each place, and most that are walked along.
 MOST = 64
 _WALKED = 2
-# Drop of the log density, in nats, at which a walk ends; gain that the next step promises at which a climb does.
+# Fall of the log marginal density, in nats, at which a walk ends.
 _DEEP = 8.0
+# Gain that the next step of Newton's method promises, in nats, at which it has reached the maximum.
 _ARRIVED = 0.05
-# Climbs with one Hessian matrix each, their steps, and the distance of its differences in whitened coordinates.
-_CLIMBS = 3
+# Hessian matrices of a search for a maximum, steps with each, and the whitened distance of its differences.
+_HESSIANS = 3
 _STEPS = 8
 _APART = 1e-3
 # Pairs of draws from Laplace's Gaussian.
@@ -47,7 +47,7 @@ TAIL = 0.01
 _BULK = 0.05
 
 
-def necks_beyond(draws: np.ndarray, coordinates: Coordinates, value: Value) -> dict[str, Any]:
+def necks_beyond(draws: np.ndarray, coordinates: Coordinates, density: Density) -> dict[str, Any]:
     """Predict the marginal densities of coordinates along which the posterior narrows.
 
     Parameters
@@ -56,8 +56,8 @@ def necks_beyond(draws: np.ndarray, coordinates: Coordinates, value: Value) -> d
         Positions ``z`` from all chains.
     coordinates
         The whitened coordinates of the run.
-    value
-        Log density of ``z`` with gradient.
+    density
+        Log densities of ``z`` with gradients.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def necks_beyond(draws: np.ndarray, coordinates: Coordinates, value: Value) -> d
         The number of ``gradients`` that were evaluated and, in ``along``, for each coordinate its number, ``side`` of
         the neck, places and log densities there.
     """
-    walk = _Walk(coordinates, value)
+    walk = _Walk(coordinates, density)
     d = draws.shape[1]
     predictions = []
     if 1 < d <= MOST and np.isfinite(draws).all():
@@ -77,12 +77,12 @@ def necks_beyond(draws: np.ndarray, coordinates: Coordinates, value: Value) -> d
 class _Walk:
     """Walks in whitened coordinates that count what they evaluate."""
 
-    def __init__(self, coordinates: Coordinates, value: Value):
+    def __init__(self, coordinates: Coordinates, density: Density):
         self._coordinates = coordinates
-        self._of_z = value
+        self._of_z = density
         self.spent = 0
 
-    def _value(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _density(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         self.spent += len(y)
         lp, gradient = self._of_z(self._coordinates.place(y))
         return lp, self._coordinates.pull_back(gradient)
@@ -93,7 +93,7 @@ class _Walk:
 
     def narrowing(self, draws: np.ndarray) -> list[tuple[int, int]]:
         """Return the coordinates with which the others' gradients grow most evenly, and on which side."""
-        _, g = self._value(self._coordinates.whiten(draws))
+        _, g = self._density(self._coordinates.whiten(draws))
         axes = self._axes(draws.shape[1])
         others = (g**2).sum(axis=1)[:, None] - (g @ axes) ** 2 / (axes**2).sum(axis=0)
         correlation = np.corrcoef(draws.T, np.log(np.maximum(others, 1e-300)).T)[: draws.shape[1], draws.shape[1] :]
@@ -148,9 +148,9 @@ class _Walk:
     def _top(
         self, y: np.ndarray, plane: np.ndarray, hessian: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, float] | None:
-        """Climb within a plane by Newton's method; return the maximum, its Hessian matrix and log integral."""
-        (lp,), (g,) = self._value(y[None])
-        for _ in range(_CLIMBS):
+        """Return the maximum within a plane by Newton's method, with its Hessian matrix and log integral."""
+        (lp,), (g,) = self._density(y[None])
+        for _ in range(_HESSIANS):
             if hessian is None:
                 hessian = self._hessian(y, g, plane)
             for _ in range(_STEPS):
@@ -163,7 +163,7 @@ class _Walk:
                 share = 1.0
                 higher = False
                 while gain >= _ARRIVED and share > 1e-3 and not higher:
-                    (tried,), (gradient,) = self._value((y + share * step)[None])
+                    (tried,), (gradient,) = self._density((y + share * step)[None])
                     higher = bool(tried > lp + 1e-3 * share * gain)
                     share = share if higher else 0.5 * share
                 if not higher:
@@ -190,12 +190,12 @@ class _Walk:
         """
         normal = np.random.default_rng(len(y)).standard_normal((_PAIRS, len(values)))
         normal = np.concatenate([normal, -normal])
-        around = self._value(y + (normal @ (vectors / np.sqrt(values)) @ vectors.T) @ plane)[0]
+        around = self._density(y + (normal @ (vectors / np.sqrt(values)) @ vectors.T) @ plane)[0]
         weights = np.nan_to_num(around, nan=-np.inf) - lp + 0.5 * (normal**2).sum(axis=1)
         return float(np.logaddexp.reduce(weights) - np.log(len(weights)) - 0.5 * np.log(values).sum())
 
     def _hessian(self, y: np.ndarray, g: np.ndarray, plane: np.ndarray) -> np.ndarray:
-        hessian = -(self._value(y + _APART * plane)[1] - g) @ plane.T / _APART
+        hessian = -(self._density(y + _APART * plane)[1] - g) @ plane.T / _APART
         return 0.5 * (hessian + hessian.T)
 
 

@@ -1,4 +1,4 @@
-"""The figures of a result that the checks of a verdict use, each computed once."""
+"""A result as the checks of a verdict read it: its draws, gradients and groups, and figures that are computed once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import pandas as pd
 import xarray as xr
 from scipy.special import gammaincinv
 
-from pmm_mcmc.diagnostics.breaks import Break
 from pmm_mcmc.diagnostics.folds import Folds
-from pmm_mcmc.diagnostics.identity import holds, identity_of, whitened_identity
+from pmm_mcmc.diagnostics.identity import fails_as_at_an_edge, identity_of, whitened_identity
 from pmm_mcmc.diagnostics.modes import Mode
 from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.noncentred import sampled_positions
@@ -28,13 +27,13 @@ from pmm_mcmc.warmup.thresholds import THRESHOLDS as WARMUP
 
 __all__ = ["FINDINGS", "Run", "read"]
 
-# Attribute of a result: the findings of searches after the draws, as JSON: modes, breaks, necks.
+# Attribute of a result: the findings of searches after the draws, as JSON: modes, jump and necks.
 FINDINGS = "findings"
 
 
 @dataclass
 class Run:
-    """A result with ``p`` parameters and, if they were kept, positions and gradients ``(chain, draw, d)``.
+    """A result of sampling, with positions and gradients ``(chain, draw, d)`` if they were kept.
 
     Attributes
     ----------
@@ -45,9 +44,9 @@ class Run:
     ladder, equilibration
         These groups, ``None`` if there are none.
     position
-        Unconstrained positions, ``None`` if there are none.
+        Unconstrained positions of the model; ``None`` without gradients.
     sampled_position, gradient
-        Gradients, and the positions at which they are taken: non-centred ones if the run has them.
+        Gradients, and the positions with respect to which they are taken: non-centred ones if the run has them.
     """
 
     posterior: xr.Dataset
@@ -81,14 +80,14 @@ class Run:
         return "n_grad_total" in self.stats or "gradient" in self.stats or self.ladder is not None
 
     def setting(self, name: str) -> np.ndarray | None:
-        """Return a number of the setting: an attribute, or in results of PyMC's loop a statistic of each draw."""
+        """Return a number of the setting, such as ``steps_per_draw``: an attribute or, by PyMC's loop, a statistic."""
         if name in self.posterior.attrs:
             return np.asarray(self.posterior.attrs[name])
         return self.stats[name].values if name in self.stats else None
 
     @property
     def has_gradients(self) -> bool:
-        """Whether there are gradients."""
+        """Whether the result holds gradients."""
         return self.sampled_position is not None
 
     @property
@@ -109,13 +108,13 @@ class Run:
         return json.loads(self.posterior.attrs.get(FINDINGS, "{}"))
 
     @property
-    def broken(self) -> Break | None:
-        """The jump or wall between draws, if there is one."""
-        return Break.of(self.findings.get("breaks", {}))
+    def jumps(self) -> bool:
+        """Whether the log density jumps between draws."""
+        return bool(self.findings.get("jump", 0.0))
 
     @property
     def other_mode(self) -> Mode | None:
-        """Another mode that scouts met; results of PyMC's loop have them in their statistics."""
+        """Another mode that the search for modes has met; results of PyMC's loop have them in their statistics."""
         if "modes" in self.findings:
             return Mode.of_finding(self.findings["modes"])
         return Mode.of_statistics(self.stats, self.chains)
@@ -152,9 +151,9 @@ class Run:
 
     @cached_property
     def errors(self) -> pd.Series:
-        """Standard errors of plain means in standard deviations: ArviZ's, or that between chains if it is larger.
+        """Standard errors of plain means in standard deviations: ArviZ's or, if it is larger, that between chains.
 
-        Between a few chains it is noisy: it counts only where it is larger than chance makes it for any parameter, or
+        That between a few chains is noisy: it counts only where it is larger than chance makes it for any parameter, or
         where chains are too short for ArviZ's.
         """
         within = self.table["within"]
@@ -168,10 +167,10 @@ class Run:
 
     @cached_property
     def errors_of_sd(self) -> pd.Series:
-        """Standard errors of standard deviations, in these; NaN of parameters whose tails may be too heavy for one.
+        """Relative standard errors of standard deviations that gradients do not explain; else NaN.
 
-        These are the transformed ones, deterministics, and children of hierarchies: those of a funnel are known by
-        their scale.  Of the others a large error counts where gradients do not explain the standard deviation.
+        They are also NaN of parameters whose tails may be too heavy for one: transformed ones, deterministics, and
+        children of hierarchies (those of a funnel are known by their scale).
         """
         error = self.table["mcse_sd_cv"] / self.table["sd_cv"].where(self.table["sd_cv"] > 0.0)
         error = error.where(self.table["bias_of_sd"].isna() & (self.table["sd"] != 0.0))
@@ -185,12 +184,12 @@ class Run:
 
     @property
     def harmless(self) -> int:
-        """Number of transitions that may fail.
+        """Number of transitions that may be refused, or diverge, without harm.
 
-        A transition that fails keeps a chain out of a region in which it would have stayed for about an autocorrelation
-        time, that is for one effective draw.  So the share of the posterior that is missing is about the number of
-        these transitions over that of effective draws; the slowest parameter has the fewest of these.  The limit allows
-        for chance, so that one event in a short run is no reason.
+        Such a transition keeps a chain out of a region in which it would have stayed for about an autocorrelation time,
+        that is for one effective draw.  So the share of the posterior that is missing is about the number of these
+        transitions over that of effective draws, of the parameter that has fewest.  The limit allows for chance: one
+        event in a short run is no reason.
         """
         of_each = [1.0 / error**2 for error in self.errors if error > 0.0]
         effective = min(of_each, default=float(self.chains * self.draws))
@@ -205,12 +204,12 @@ class Run:
 
     @cached_property
     def identity(self) -> Identity | None:
-        """The Stein identity of each coordinate, if there are gradients."""
+        """Stein's identity of each coordinate, if there are gradients."""
         return None if self.sampled_position is None else identity_of(self.sampled_position, self.gradient)
 
     @cached_property
     def whitened_identity(self) -> Identity | None:
-        """The Stein identity of whitened coordinates, where these can be had."""
+        """Stein's identity of whitened coordinates, where these can be had."""
         return None if self.sampled_position is None else whitened_identity(self.sampled_position, self.gradient)
 
     @property
@@ -230,7 +229,7 @@ class Run:
             return False
         with np.errstate(invalid="ignore"):  # what is infinite does not move
             moving = np.ptp(self.sampled_position, axis=(0, 1)) > 0.0
-        return not holds(self.identity, self.identity_degrees, moving)
+        return fails_as_at_an_edge(self.identity, self.identity_degrees, moving)
 
     @cached_property
     def folds(self) -> Folds:
@@ -239,10 +238,10 @@ class Run:
 
     @cached_property
     def correctable(self) -> bool:
-        """Whether there are gradients, and the Stein identity can correct the draws."""
-        # Where the density jumps, or may end at a wall, the identity lacks a boundary term.
+        """Whether Stein's identity can correct the draws."""
+        # Where the density jumps, or may end, the identity lacks a boundary term.
         failures = int(self.stats["model_failures"].sum()) if "model_failures" in self.stats else 0
-        if not self.has_gradients or self.broken is not None or failures > _beyond_chance(self.chains * self.draws):
+        if not self.has_gradients or self.jumps or failures > _beyond_chance(self.chains * self.draws):
             return False
         # A scale so small that non-centred coordinates overflow.
         return bool(np.isfinite(self.sampled_position).all()) and not self.has_edge
@@ -250,11 +249,11 @@ class Run:
     # -- names -------------------------------------------------------------------------------------------------------
 
     def coordinate(self, number: int) -> str:
-        """Return the parameter that a coordinate of the gradients is, or else that correlates with it most."""
+        """Return the label of the parameter that a coordinate of the gradients is, or that correlates with it most."""
         return self._closest(self.sampled_position, number)
 
-    def unconstrained(self, number: int) -> str:
-        """Return the parameter that an unconstrained coordinate is, or else that correlates with it most."""
+    def model_coordinate(self, number: int) -> str:
+        """Return the label of the parameter that a coordinate of the model is, or that correlates with it most."""
         return self._closest(self.position, number)
 
     def _closest(self, positions: np.ndarray, number: int) -> str:
@@ -280,7 +279,7 @@ class Run:
         return self.parameters.read(self.parameters.labels.index(label))
 
     def keep_apart(self, label: str) -> bool:
-        """Return whether chains are in groups between which the draws of a parameter do not overlap."""
+        """Return whether the chains are in groups between which the draws of a parameter do not overlap."""
         values = self.draws_of(label)
         ordered = values[np.argsort(values.mean(axis=1))]
         below = np.maximum.accumulate(ordered.max(axis=1))[:-1]
@@ -288,7 +287,7 @@ class Run:
         return bool((below < above).any())
 
     def place(self, flags: np.ndarray) -> str:
-        """Return words for where draws ``(chain, draw)`` of a flag are, if their mean is 1 sd off that of all."""
+        """Return words for where the flagged draws ``(chain, draw)`` are, if their mean is 1 sd off that of all."""
         if self.position is None or not flags.any():
             return ""
         sd = np.maximum(self.position.std(axis=(0, 1)), 1e-300)
@@ -297,7 +296,7 @@ class Run:
         if abs(offset[worst]) < 1.0:
             return ""
         side = "above" if offset[worst] > 0 else "below"
-        return f", most of all where {self.unconstrained(worst)} is {abs(offset[worst]):.1f} sd {side} its mean"
+        return f", most of all where {self.model_coordinate(worst)} is {abs(offset[worst]):.1f} sd {side} its mean"
 
 
 def _beyond_chance(draws: float) -> int:

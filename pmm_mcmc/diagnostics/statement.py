@@ -7,7 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["MORE", "NOT_TRUSTED", "TRUSTED", "UNDECIDED", "Reason", "Verdict", "format_with_limit", "verdict_of"]
+import pandas as pd
+
+__all__ = [
+    "MORE", "NOT_TRUSTED", "TRUSTED", "UNDECIDED", "Reason", "Verdict", "format_with_limit", "reason_of_largest",
+    "verdict_of",
+]  # fmt: skip
 
 TRUSTED = "trusted"
 UNDECIDED = "undecided"
@@ -22,7 +27,6 @@ NEAR = 2.0
 # The state of a run with each reason.  The sentence has one remedy, that of the first reason in this order: a wrong
 # step must be mended before more draws help.
 _STATES = {
-    "jump": NOT_TRUSTED,
     "divergences": NOT_TRUSTED,
     "identity": NOT_TRUSTED,
     "bias": NOT_TRUSTED,
@@ -31,15 +35,14 @@ _STATES = {
     "equilibration": UNDECIDED,
     "neck": UNDECIDED,
     "ladder": UNDECIDED,
-    "step_long": UNDECIDED,
     "one_chain": UNDECIDED,
     "few_draws": UNDECIDED,
     "mcse": UNDECIDED,
     "unmeasured": UNDECIDED,
 }
-# Pairs (cause, effect): the sentence gives the remedy of the cause.  A step that is known to be too long explains why
-# the identity fails, and no edge of the density is needed; chains that have not forgotten their starts disagree.
-_CAUSES = {("step_long", "identity"), ("equilibration", "r_hat")}
+# Pairs (cause, effect): the sentence gives the remedy of the cause.  Chains that have not forgotten their starts
+# disagree.
+_CAUSES = {("equilibration", "r_hat")}
 _COLOURS = {TRUSTED: "#2e7d32", UNDECIDED: "#b26a00", NOT_TRUSTED: "#b71c1c"}
 
 
@@ -52,7 +55,7 @@ class Reason:
     code : str
         Of every run ``"few_draws"``, ``"one_chain"``, ``"r_hat"``, ``"mcse"``, ``"divergences"``; of those of this
         package also ``"equilibration"``, ``"identity"``, ``"modes"``, ``"neck"``; of unadjusted draws ``"bias"``,
-        ``"step_long"``, ``"unmeasured"``, ``"jump"``; of a ladder ``"ladder"``.
+        ``"unmeasured"``; of a ladder ``"ladder"``.
     words : str
         The finding in words, with its limit.
     remedy : str
@@ -76,8 +79,6 @@ class Reason:
     @property
     def state(self) -> str:
         """State of a run with this reason."""
-        if self.code == "step_long" and self.value == math.inf:  # where the posterior is steepest
-            return NOT_TRUSTED
         if self.code == "r_hat" and self.value is not None and self.limit is not None:
             near = self.value - 1.0 < NEAR * (self.limit - 1.0)
             return UNDECIDED if near else NOT_TRUSTED
@@ -138,6 +139,22 @@ def format_with_limit(value: float, limit: float, digits: int) -> tuple[str, str
     while digits < 12 and f"{value:.{digits}f}" == f"{limit:.{digits}f}":
         digits += 1
     return f"{value:.{digits}f}", f"{limit:.{digits}f}"
+
+
+def reason_of_largest(
+    code: str, text: str, remedy: str, values: pd.Series, limit: float, *, digits: int, percent: bool = False
+) -> Reason | None:
+    """Return a reason for the largest of the values of some parameters, if it exceeds a limit.
+
+    ``text`` has places for ``{label}``, the parameter, ``{value}`` and ``{limit}``, which are shown with ``digits``.
+    """
+    if not (values > limit).any():
+        return None
+    label = str(values.idxmax())
+    unit = 100.0 if percent else 1.0
+    value = float(values[label])
+    shown, against = format_with_limit(unit * value, unit * limit, digits)
+    return Reason(code, text.format(label=label, value=shown, limit=against), remedy, label, value, limit)
 
 
 def verdict_of(reasons: Iterable[Reason], good: str, note: str = "") -> Verdict:

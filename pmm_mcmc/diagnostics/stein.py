@@ -1,21 +1,21 @@
-r"""Posterior expectations corrected by Stein's identity: bias and noise removed together.
+r"""Posterior expectations by control variates from Stein's identity, which also shows the bias of unadjusted draws.
 
-With ``g`` the gradient of the log density and any smooth ``phi``, :math:`\Delta \phi + g \cdot \nabla \phi`, the
-Langevin generator applied to ``phi``, has expectation zero under the posterior.  A function ``f`` is regressed on a few
-such terms over the draws; the constant of the regression estimates its expectation.  As far as the terms explain ``f``,
-this estimate has neither the sampler's bias nor its noise.
+With ``g`` the gradient of the log density and any smooth ``phi``, :math:`\Delta \phi + g \cdot \nabla \phi` has
+expectation zero under the posterior [1]_ [2]_.  A function ``f`` is regressed on a few such terms over the draws; the
+constant of the regression estimates its expectation.  As far as the terms explain ``f``, this estimate has neither the
+noise of the draws nor the bias of the sampler.
 
-The terms follow the direction in which ``f`` varies (*own-direction regressors*).  With ``J`` the linear
-coefficients of ``f``, ``S`` the covariance of a Gaussian fitted to positions and gradients, ``m`` its mean,
-:math:`s^2 = J S J^T`, :math:`u = J (x - m) / s` and :math:`S_1 = -g \cdot S J^T / s`,
+The *own terms* of ``f`` vary along the direction in which ``f`` does.  With ``J`` the linear coefficients of ``f``,
+``S`` the covariance of a Gaussian fitted to positions and gradients, ``m`` its mean, :math:`s^2 = J S J^T`,
+:math:`u = J (x - m) / s` and :math:`S_1 = -g \cdot S J^T / s`, they are
 
 .. math:: S_1, \qquad S_2 = u S_1 - 1, \qquad S_3 = u^2 S_1 - 2 u .
 
 They are exact for means and variances of any Gaussian.  A parameter that scales others (a hierarchical standard
-deviation) varies with the spread of these, which is a linear function of no direction; so the *virial terms*
+deviation) varies with the variance of these, which is a linear function of no direction; so the *virial terms*
 :math:`h_j = (x_j - m_j) g_j + 1` of all coordinates are a further set (by ridge regression; sums of neighbours if there
-are many).  Coefficients are fitted on other chains than they are applied to: the estimate does not overfit, and its
-standard error follows from the spread of the corrected values.
+are many).  Coefficients are fitted on other chains than they are applied to (:mod:`pmm_mcmc.diagnostics.folds`): the
+estimate does not overfit, and its standard error follows from the variation of the corrected values.
 
 A correction that leaves a share ``r`` of the variance of a mean leaves about :math:`\sqrt r` of its bias
 (``benchmarks/frozen/calibration.txt``).
@@ -39,7 +39,7 @@ from pmm_mcmc.warmup.standard_errors import batch_means, between_pieces
 
 __all__ = ["ORDERS", "Corrected", "corrected", "own_terms", "solve_slopes", "uncorrected"]
 
-# Sets of regressors: the first one, two or three own-direction terms, or all three with the virial terms.
+# Sets of terms to regress on: the first one, two or three own terms, or all three with the virial terms.
 ORDERS = (1, 2, 3)
 _VIRIAL = "virial"
 # Numbers in a block of functions that are corrected together: two megabytes fit a processor's cache.
@@ -51,29 +51,27 @@ class Corrected(NamedTuple):
 
     Attributes
     ----------
-    raw, raw_se
-        Plain mean over draws, with its standard error.
+    plain, plain_se
+        Mean over the draws, with its standard error.
     value, se
-        Corrected estimate with its standard error if ``used``, else the raw one.
+        Corrected estimate with its standard error if ``used``, else the plain one.
     bias, bias_se
-        Raw minus corrected estimate, with its standard error; NaN where not measurable.
-    left
-        Standard error of the correction over that of the raw estimate, 1 at most: the share of the bias that the
+        Plain minus corrected estimate, with its standard error; NaN where not measurable.
+    unexplained
+        Standard error of the corrected over that of the plain estimate, 1 at most: the share of the bias that the
         correction is expected not to remove; ``se`` includes it if the bias is beyond doubt.
-    by_chain : (chain, p)
-        ``value`` from each chain's own draws, with coefficients from the others.
 
-    A function that is not finite everywhere has the raw estimate without an error; a constant has no bias and no error.
+    A function that is not finite everywhere has the plain estimate without an error; a constant has no bias and no
+    error.
     """
 
-    raw: np.ndarray
-    raw_se: np.ndarray
+    plain: np.ndarray
+    plain_se: np.ndarray
     value: np.ndarray
     se: np.ndarray
     bias: np.ndarray
     bias_se: np.ndarray
-    left: np.ndarray
-    by_chain: np.ndarray
+    unexplained: np.ndarray
 
     @property
     def used(self) -> np.ndarray:
@@ -88,14 +86,13 @@ def uncorrected(values: np.ndarray) -> Corrected:
         f = values - origin
         pieces = batch_means(f)
         value = origin + pieces.mean(axis=0)
-        by_chain = origin + f.mean(axis=1)
         none = np.full(len(origin), np.nan)
         error = between_pieces(pieces, len(values)) if len(pieces) > 1 else none
-    return Corrected(value, error, value, error, none, none, np.ones(len(origin)), by_chain)
+    return Corrected(value, error, value, error, none, none, np.ones(len(origin)))
 
 
 def own_terms(u: np.ndarray, s1: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return ``S_1, S_2, S_3`` from positions ``u`` along a direction and ``S_1``."""
+    """Return the own terms ``S_1, S_2, S_3`` from positions ``u`` along a direction and ``S_1``."""
     return s1, u * s1 - 1.0, u * u * s1 - 2.0 * u
 
 
@@ -110,21 +107,16 @@ def solve_slopes(gram: np.ndarray, right: np.ndarray) -> np.ndarray:
 def _fit(
     terms: np.ndarray, values: np.ndarray, shared: tuple[np.ndarray, np.ndarray]
 ) -> dict[int | str, tuple[np.ndarray, np.ndarray]]:
-    """Return the coefficients of each set of regressors.
+    """Return for each set of terms the coefficients of the own ``(order, p)`` and of the virial terms ``(m, p)``.
 
     Parameters
     ----------
     terms : (3, n, p)
-        Own-direction terms of each function.
+        Own terms of each function.
     values : (n, p)
         The functions.
     shared
-        Virial terms about their means, and the inverse of their normal matrix.
-
-    Returns
-    -------
-    dict of (order, p), (m, p)
-        Coefficients of the own-direction and, by ridge, of the virial terms, by the set.
+        Virial terms about their means ``(n, m)``, and the inverse of their normal matrix, with a ridge.
     """
     p = values.shape[1]
     h, inverse = shared
@@ -195,27 +187,27 @@ def corrected(
         for block in np.array_split(np.arange(p), -(-p * len(rows) // _BLOCK)):
             terms = np.stack(own_terms(u[:, block], s1[:, block]))
             single = terms[:, n:].reshape(3, *shape, len(block)).mean(axis=2)
-            plain = f[rows[n:, None], block].reshape(*shape, len(block)).mean(axis=1)
+            means = f[rows[n:, None], block].reshape(*shape, len(block)).mean(axis=1)
             for name, (slopes, more) in _fit(terms[:, :n], f[rows[:n, None], block], (h, inverse)).items():
                 explained = np.einsum("iwp,ip->wp", single[: len(slopes)], slopes) + shared[:, : len(more)] @ more
-                pieces[name][np.ix_(numbers, block)] = plain - explained
+                pieces[name][np.ix_(numbers, block)] = means - explained
     return _chosen(pieces, f.reshape(chains * folds.cut, -1, p).mean(axis=1), f.std(axis=0), origin, folds, unbiased)
 
 
 def _chosen(
     pieces: dict[int | str, np.ndarray],
-    raw: np.ndarray,
+    plain: np.ndarray,
     sd: np.ndarray,
     origin: np.ndarray,
     folds: Folds,
     unbiased: bool,
 ) -> Corrected:
-    """Return the best corrected estimate of each function if it reduces the error enough, else the raw one.
+    """Return the best corrected estimate of each function if it reduces the error enough, else the plain one.
 
-    ``pieces`` and ``raw`` are batch means ``(m, p)`` about ``origin``, by each set of regressors and without one.
+    ``pieces`` and ``plain`` are batch means ``(m, p)`` about ``origin``: corrected by each set of terms, and plain.
     """
     chains = folds.chains
-    raw_se = between_pieces(raw, chains)
+    plain_se = between_pieces(plain, chains)
     errors = {name: between_pieces(values, chains) for name, values in pieces.items()}
     squares = {name: float(np.mean((error / np.maximum(sd, 1e-300)) ** 2)) for name, error in errors.items()}
     best = min(ORDERS, key=lambda order: squares[order])
@@ -223,26 +215,25 @@ def _chosen(
     by_virial = (folds.coordinates > 1) & (errors[_VIRIAL] ** 2 * THRESHOLDS.gain_of_virial < errors[best] ** 2)
     estimate = np.where(by_virial, pieces[_VIRIAL], pieces[best])
     error = np.where(by_virial, errors[_VIRIAL], errors[best])
-    ratio = error**2 / np.maximum(raw_se**2, 1e-300)
+    ratio = error**2 / np.maximum(plain_se**2, 1e-300)
     gain = THRESHOLDS.gain_of_one
-    if squares[best] * THRESHOLDS.gain_of_all > np.mean((raw_se / np.maximum(sd, 1e-300)) ** 2):
+    if squares[best] * THRESHOLDS.gain_of_all > np.mean((plain_se / np.maximum(sd, 1e-300)) ** 2):
         gain /= THRESHOLDS.gain_of_all  # corrections do not help most functions: those that they do help must gain more
     used = (ratio < gain) & np.isfinite(origin)
-    difference = raw.mean(axis=0) - estimate.mean(axis=0)
-    difference_se = between_pieces(raw - estimate, chains)
-    left = np.minimum(np.sqrt(ratio), 1.0)
+    difference = plain.mean(axis=0) - estimate.mean(axis=0)
+    difference_se = between_pieces(plain - estimate, chains)
+    unexplained = np.minimum(np.sqrt(ratio), 1.0)
     if not unbiased:
         sure = np.maximum(np.abs(difference) - THRESHOLDS.beyond_doubt * difference_se, 0.0)
-        error = np.hypot(error, left / np.maximum(1.0 - left, 1e-10) * sure)
-    estimate = np.where(used, estimate, raw)
-    unknown = 0.0 * origin
+        error = np.hypot(error, unexplained / np.maximum(1.0 - unexplained, 1e-10) * sure)
+    estimate = np.where(used, estimate, plain)
+    not_finite = 0.0 * origin  # NaN where a function is not finite somewhere
     return Corrected(
-        origin + raw.mean(axis=0),
-        raw_se + unknown,
+        origin + plain.mean(axis=0),
+        plain_se + not_finite,
         origin + estimate.mean(axis=0),
-        np.where(used, error, raw_se) + unknown,
+        np.where(used, error, plain_se) + not_finite,
         np.where(used, difference, np.nan),
         np.where(used, difference_se, np.nan),
-        left + unknown,
-        origin + estimate.reshape(chains, folds.cut, -1).mean(axis=1),
+        unexplained + not_finite,
     )

@@ -18,7 +18,8 @@ from pmm_mcmc.diagnostics.moments_summary import MomentsRun
 from pmm_mcmc.diagnostics.noncentred import WORDS
 from pmm_mcmc.diagnostics.parameters import Parameters, checked
 from pmm_mcmc.diagnostics.reading import read
-from pmm_mcmc.diagnostics.table import BIASES, remembered, table_of
+from pmm_mcmc.diagnostics.recent_tables import tables_of
+from pmm_mcmc.diagnostics.table import BIASES, table_of
 from pmm_mcmc.diagnostics.verdict import verdict
 
 __all__ = ["bias_table", "full_table", "joined", "rounded", "summary", "with_numbers"]
@@ -82,7 +83,7 @@ def summary(
     if "posterior_mean" in checked(dt).children:
         return _of_moments(dt, {"var_names": var_names, **options})
     judgement = verdict(dt)
-    extra = _BIAS if remembered(dt)["unadjusted"] else ()
+    extra = _BIAS if tables_of(dt)["unadjusted"] else ()
     selection = {name: options[name] for name in ("filter_vars", "coords") if name in options}
     labels = _labels(dt, var_names, **selection)
     if kind == "short":
@@ -153,7 +154,7 @@ def bias_table(dt: Any) -> pd.DataFrame:
 
 def full_table(dt: Any, labels: list[str]) -> pd.DataFrame:
     """Return all columns of some parameters; ``sd`` with ArviZ's divisor ``n - 1``."""
-    tables = remembered(dt)
+    tables = tables_of(dt)
     candidates = [tables[name] for name in ("selected", "table") if name in tables]
     table = next((each for each in candidates if set(labels) <= set(each.index)), None)
     if table is None:

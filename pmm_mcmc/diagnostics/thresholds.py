@@ -71,10 +71,11 @@ class Thresholds:
     tens of standard errors, and chance reaches this once in 1e5 runs that are refused for it.  Half, double: none of 24
     runs differs."""
 
+    # -- where draws are not corrected -------------------------------------------------------------------------------
+
     jump: float = 0.1
-    """Smallest jump of the log density that counts.  One of 0.1 moves a mean by at most 0.05 standard deviations (the
-    root of p (1 - p) with p = 1/2 on either side, times 0.1), which is less than ``bias``; what is smooth closes to
-    within it after a few halvings.  Not measured otherwise."""
+    """Smallest jump of the log density that counts.  One of 0.1 moves a mean by at most 0.05 standard deviations: the
+    root of p (1 - p) with p = 1/2 on either side, times 0.1."""
 
     # -- what leaves a run undecided ---------------------------------------------------------------------------------
 
@@ -86,16 +87,6 @@ class Thresholds:
     mcse: float = 0.05
     """Standard error of a plain mean; two standard errors of a corrected mean may be twice this.  Half, double: 22, 2
     of 24 runs differ, trusted 0, 16 in place of 16 (at twice the step 0, 6 in place of 5)."""
-    expected_bias: float = 0.3
-    """Expected bias of the step (``target_bias`` is 0.05) above which all biases must be seen to be below
-    ``ruled_out``.  The curvature behind it is found anew in each warm-up, and varies by a factor of 5.  Half, double:
-    11, 11 of 24 runs differ, trusted 16, 16 in place of 16."""
-    ruled_out: float = 0.1
-    """See ``expected_bias``.  Half, double: 0, 4 of 24 runs differ, trusted 16, 16 in place of 16 (at twice the step 5,
-    9 in place of 5)."""
-    calm_rate: float = 2e-4
-    """Unstable transitions for each draw above which draws cannot rule out the harm of a long step: they are not from
-    where it would have led.  Half, double: none of 24 runs differs."""
 
     # -- which parameters are judged ---------------------------------------------------------------------------------
 
@@ -112,7 +103,7 @@ class Thresholds:
     gain_of_all: float = 1.25
     """Factor by which corrections must reduce the mean squared standard error of all functions to be used throughout;
     if they do not, ``gain_of_one`` is smaller by it.  Half, double: 0, 1 of 24 runs differ, trusted 16, 16 in place of
-    16.  Without it corrected intervals cover too rarely (``tests/test_virial.py``)."""
+    16.  Without it corrected intervals cover too rarely (``tests/diagnostics/test_virial_terms.py``)."""
     gain_of_one: float = 0.5
     """Squared standard error of a corrected function over the raw one's, at most.  Half, double: 7, 7 of 24 runs
     differ, trusted 16, 18 in place of 16."""

@@ -1,30 +1,31 @@
-"""The verdict on a result: a list of checks, each a function of the result that returns its reason or None."""
+"""The verdict on a result: a list of checks, each a function of the result that returns a reason or None."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
 
 from pmm_mcmc.diagnostics import unadjusted
-from pmm_mcmc.diagnostics.description import COLUMNS, description, unvisited
+from pmm_mcmc.diagnostics.description import COLUMNS, description, unvisited_mode
 from pmm_mcmc.diagnostics.identity import fails, fails_on_average
 from pmm_mcmc.diagnostics.ladder import evidence, ladder_description, restarts
 from pmm_mcmc.diagnostics.moments_summary import MomentsRun
 from pmm_mcmc.diagnostics.necks import TAIL, mass_beyond
 from pmm_mcmc.diagnostics.parameters import checked
 from pmm_mcmc.diagnostics.reading import Run, read
-from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, format_with_limit, verdict_of
-from pmm_mcmc.diagnostics.table import remembered
+from pmm_mcmc.diagnostics.recent_tables import tables_of
+from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, format_with_limit, reason_of_largest, verdict_of
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.diagnostics.unadjusted import ADJUST
 from pmm_mcmc.warmup.stein_identity import Identity
 from pmm_mcmc.warmup.thresholds import THRESHOLDS as WARMUP
 
-__all__ = ["Reason", "Verdict", "asks_for_more", "checks_of", "judge", "last_words", "verdict"]
+__all__ = ["Reason", "Verdict", "asks_for_more", "checks_of", "judge", "last_message", "verdict"]
 
 # The remedy where chains do not move between places.
 _APART = "chains keep apart: use pmm.temper(), which moves between modes, or reparametrise"
@@ -44,13 +45,11 @@ def verdict(dt: Any) -> Verdict:
     rest on too few restarts, or its estimates of the evidence differ.
 
     Otherwise it is **trusted**.  The percentage in the sentence is two standard errors of the mean that is known worst.
-    Modes that neither chains nor scouts have met are not seen.
+    Modes that neither a chain nor the search for modes has met are not seen.
 
-    Unadjusted draws are **not trusted** also if the log density jumps, or ends at a wall, between draws; if too many
-    transitions were unstable; if the bias of a mean or a standard deviation exceeds 0.075 posterior standard deviations
-    (of a mean, with the share that the correction did not remove); or if the step is not stable where the posterior is
-    steepest.  They are **undecided** also if no bias could be measured, if chains move between modes of unequal width,
-    or if the step is much longer than warm-up would have made it, and the draws do not rule out a bias of 0.1.
+    Unadjusted draws are **not trusted** also if too many transitions were unstable, or if the bias of a mean or a
+    standard deviation exceeds 0.075 posterior standard deviations (of a mean, with the share that the correction did
+    not remove).  They are **undecided** also if no bias could be measured.
 
     Parameters
     ----------
@@ -73,7 +72,7 @@ def verdict(dt: Any) -> Verdict:
     (PyMC's results begin with the free variables), and of the deterministics after them up to 100 that differ most
     between batches.  Tables of the last few results are kept; :func:`pmm_mcmc.summary` does not compute them again.
     """
-    tables = remembered(checked(dt))
+    tables = tables_of(checked(dt))
     if "verdict" not in tables:
         run = _read(dt)
         tables["verdict"] = judge(run)
@@ -128,42 +127,29 @@ def one_chain(run: Run) -> Reason | None:
 
 def r_hat(run: Run) -> Reason | None:
     """Return a reason if chains disagree."""
-    values = run.r_hat
-    if not (values > THRESHOLDS.r_hat).any():
-        return None
-    label = str(values.idxmax())
-    value, limit = format_with_limit(values[label], THRESHOLDS.r_hat, 3)
-    text = f"{values.name} of {label} is {value}, limit {limit}"
-    remedy = _APART if run.keep_apart(label) else MORE
-    return Reason("r_hat", text, remedy, label, float(values[label]), THRESHOLDS.r_hat)
+    text = f"{run.r_hat.name} of {{label}} is {{value}}, limit {{limit}}"
+    reason = reason_of_largest("r_hat", text, MORE, run.r_hat, THRESHOLDS.r_hat, digits=3)
+    if reason is not None and run.keep_apart(str(reason.parameter)):
+        return replace(reason, remedy=_APART)
+    return reason
 
 
 def mcse_of_mean(run: Run) -> Reason | None:
     """Return a reason if a mean is not known well enough."""
-    if not (run.errors > THRESHOLDS.mcse).any():
-        return None
-    label = str(run.errors.idxmax())
-    value, limit = format_with_limit(run.errors[label], THRESHOLDS.mcse, 2)
-    text = f"the mean of {label} is known to {value} posterior sd only, limit {limit}"
-    return Reason("mcse", text, MORE, label, float(run.errors[label]), THRESHOLDS.mcse)
+    text = "the mean of {label} is known to {value} posterior sd only, limit {limit}"
+    return reason_of_largest("mcse", text, MORE, run.errors, THRESHOLDS.mcse, digits=2)
 
 
 def mcse_of_sd(run: Run) -> Reason | None:
     """Return a reason if the standard deviation of a free variable is not known well enough."""
-    unexplained = run.errors_of_sd.where(run.table["bias"].isna())
-    if not (unexplained > THRESHOLDS.mcse).any():
-        return None
-    label = str(unexplained.idxmax())
-    value, limit = format_with_limit(100.0 * unexplained[label], 100.0 * THRESHOLDS.mcse, 0)
-    text = f"the sd of {label} is known to {value} % only, limit {limit} %"
-    return Reason("mcse", text, MORE, label, float(unexplained[label]), THRESHOLDS.mcse)
+    text = "the sd of {label} is known to {value} % only, limit {limit} %"
+    errors = run.errors_of_sd.where(run.table["bias"].isna())  # where gradients explain the mean, they explain the sd
+    return reason_of_largest("mcse", text, MORE, errors, THRESHOLDS.mcse, digits=0, percent=True)
 
 
 def divergences(run: Run) -> Reason | None:
     """Return a reason if more transitions diverged than are harmless; of other samplers, if one did."""
     if "diverging" not in run.stats:
-        return None
-    if run.adjusted and run.broken is not None:  # beyond a wall there is no density, and proposals there are rejected
         return None
     flags = run.stats["diverging"].values
     count = int(flags.sum())
@@ -223,42 +209,53 @@ def equilibration(run: Run) -> Reason | None:
 
 def identity(run: Run) -> Reason | None:
     """Return a reason if the Stein identity fails, in one coordinate or on average over all."""
-    plain = run.identity
-    if plain is None or (run.adjusted and run.broken is not None):  # at an edge or a jump it lacks a boundary term
+    of_coordinates = run.identity
+    if of_coordinates is None or run.jumps:  # at a jump it lacks a boundary term
         return None
     whitened = run.whitened_identity
     degrees = run.identity_degrees
-    failing = fails(plain, degrees)
+    failing = fails(of_coordinates, degrees)
     if failing.any():
-        return _failing(run, plain, failing, "E[x dF/dx] of {} is {}, limit {}")
+        return _identity_in_one(run, of_coordinates, failing, "E[x dF/dx] of {} is {}, limit {}")
     if run.adjusted and whitened is not None:
         failing = fails(whitened, degrees)
         if failing.any():
-            template = "E[y dF/dy] of the whitened coordinate y most like {} is {}, limit {}"
-            return _failing(run, whitened, failing, template)
-    each = plain if whitened is None else whitened
-    if not fails_on_average(each, degrees):
+            text = "E[y dF/dy] of the whitened coordinate y most like {} is {}, limit {}"
+            return _identity_in_one(run, whitened, failing, text)
+    if whitened is not None:
+        return _identity_on_average(run, whitened, "E[y dF/dy] of whitened coordinates y")
+    return _identity_on_average(run, of_coordinates, "E[x dF/dx]")
+
+
+def _identity_in_one(run: Run, each: Identity, failing: np.ndarray, text: str) -> Reason:
+    """Return the reason for the worst of the coordinates in which the identity fails."""
+    worst = int(np.argmax(np.abs(each.excess) * failing))
+    label = run.coordinate(worst)
+    value, limit = _value_and_limit(each.excess[worst])
+    text = text.format(label, *format_with_limit(value, limit, 3))
+    return Reason("identity", text, _remedy_of_identity(run, bool(each.excess[worst] < 0.0)), label, value, limit)
+
+
+def _identity_on_average(run: Run, each: Identity, symbols: str) -> Reason | None:
+    """Return a reason if the identity fails on average over all coordinates."""
+    if not fails_on_average(each, run.identity_degrees):
         return None
-    symbols = "E[x dF/dx]" if whitened is None else "E[y dF/dy] of whitened coordinates y"
+    worst = int(np.argmax(np.abs(each.excess)))
+    label = run.coordinate(worst)
+    value, limit = _value_and_limit(each.excess[worst])
     average = np.sqrt(2.0 * each.mean_square)
     highest = np.sqrt(2.0 * THRESHOLDS.identity_mean_square)
-    template = f"{symbols} is {{1}} for {{0}} and off 1 by {average:.2f} on average, limit {highest:.2f}"
-    return _failing(run, each, None, template)
+    shown, _ = format_with_limit(value, limit, 2)
+    text = f"{symbols} is {shown} for {label} and off 1 by {average:.2f} on average, limit {highest:.2f}"
+    return Reason("identity", text, _remedy_of_identity(run, bool(each.excess.mean() < 0.0)), label, value, limit)
 
 
-def _failing(run: Run, each: Identity, failing: np.ndarray | None, template: str) -> Reason:
-    """Return the reason for the worst of the coordinates that fail or, if it is all on average, of all."""
-    worst = int(np.argmax(np.abs(each.excess) * (1.0 if failing is None else failing)))
-    label = run.coordinate(worst)
-    value = float(1.0 + each.excess[worst])
-    limit = float(1.0 + np.copysign(THRESHOLDS.identity_excess, each.excess[worst]))
-    text = template.format(label, *format_with_limit(value, limit, 2 if failing is None else 3))
-    narrow = bool((each.excess.mean() if failing is None else each.excess[worst]) < 0.0)
-    return Reason("identity", text, _cause(run, narrow), label, value, limit)
+def _value_and_limit(excess: float) -> tuple[float, float]:
+    return float(1.0 + excess), float(1.0 + np.copysign(THRESHOLDS.identity_excess, excess))
 
 
-def _cause(run: Run, narrow: bool) -> str:
-    """Return the remedy where the identity fails."""
+def _remedy_of_identity(run: Run, narrow: bool) -> str:
+    """Return the remedy where the identity fails, of draws that are too ``narrow`` or too wide."""
     if run.adjusted:
         remedy = "chains may not have entered an arm or a tail: draw more, or reparametrise"
         return f"{remedy}; or the density has an edge or a jump there" if run.has_edge else remedy
@@ -275,7 +272,7 @@ def _cause(run: Run, narrow: bool) -> str:
 def modes(run: Run) -> Reason | None:
     """Return a reason if a mode that no chain visits has a hundredth of the mass of theirs."""
     mode = run.other_mode
-    text = unvisited(run)
+    text = unvisited_mode(run)
     if mode is None or not text:
         return None
     ratio = mode.mass / max(1.0 - mode.mass, 1e-300)
@@ -296,14 +293,14 @@ def modes(run: Run) -> Reason | None:
 
 def neck(run: Run) -> Reason | None:
     """Return a reason if a neck beyond the draws has, by prediction, a hundredth more of the mass than of the draws."""
-    necks = run.findings.get("necks", {}).get("along", []) if run.has_gradients else []
-    for one in necks:
-        side = one["side"]
-        z = run.sampled_position[..., one["coordinate"]].ravel()
-        mass = mass_beyond(z, side, one["at"], one["log_density"])
+    predictions = run.findings.get("necks", {}).get("along", []) if run.has_gradients else []
+    for prediction in predictions:
+        side = prediction["side"]
+        z = run.sampled_position[..., prediction["coordinate"]].ravel()
+        mass = mass_beyond(z, side, prediction["at"], prediction["log_density"])
         if mass > TAIL + THRESHOLDS.mass:
             edge = side * float(np.quantile(side * z, 1.0 - TAIL))
-            parameter = run.coordinate(one["coordinate"])
+            parameter = run.coordinate(prediction["coordinate"])
             value = run.draws_of(parameter).ravel()[int(np.argmin(np.abs(z - edge)))]
             where = "below" if edge < np.median(z) else "above"
             text = (
@@ -327,7 +324,7 @@ def asks_for_more(dt: Any) -> Reason | None:
     return next((each for each in reasons if each.remedy == MORE or each.code in ("r_hat", "equilibration")), None)
 
 
-def last_words(dt: Any) -> tuple[int, str]:
+def last_message(dt: Any) -> tuple[int, str]:
     """Return the level and the text of a run's last message: the sentence of the verdict, a warning unless trusted.
 
     The text of a trusted run also names the function that shows the estimates, and explains its columns.

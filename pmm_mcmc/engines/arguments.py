@@ -231,19 +231,13 @@ class MethodArguments:
 
 
 class TunedParameters(NamedTuple):
-    """The parameters that an engine runs with: step size, K, friction, whitened coordinates, transitions per draw.
-
-    ``halving_cost`` is the factor in gradients that half the ``target_bias`` would cost, ``expected_bias`` the value of
-    :func:`pmm_mcmc.warmup.step_size.expected_bias` for this step; NaN where unknown.
-    """
+    """The parameters that an engine runs with: step size, K, friction, whitened coordinates, transitions per draw."""
 
     step_size: float
     K: int
     friction: float
     coordinates: Coordinates
     steps_per_draw: int
-    halving_cost: float = math.nan
-    expected_bias: float = math.nan
 
 
 class Block(NamedTuple):

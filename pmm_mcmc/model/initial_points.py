@@ -27,7 +27,7 @@ __all__ = [
 # Tries for a start, and after how many of them the box that it is drawn from changes.
 _TRIES = 20
 _TRIES_OF_A_BOX = 4
-# Largest number of prior draws for the scouts (pmm_mcmc.warmup.scouts), and of numbers in them.
+# Largest number of prior draws for the search for modes (pmm_mcmc.warmup.mode_search), and of numbers in them.
 PRIOR_DRAWS = 24
 PRIOR_NUMBERS = 2**20
 
@@ -236,7 +236,7 @@ def prior_draws(model: Any, vars: Any, key: np.ndarray) -> np.ndarray:
                 drawn.append(np.concatenate([np.ravel(point[v.name]).astype(float) for v in vars] or [np.zeros(0)]))
                 if len(drawn) * drawn[0].size > PRIOR_NUMBERS:
                     break
-    except Exception:  # a flat prior, or one that cannot be drawn from: scouts then start elsewhere
+    except Exception:  # a flat prior, or one that cannot be drawn from: the search for modes then starts elsewhere
         drawn = []
     if drawn:
         return np.stack(drawn)

@@ -165,7 +165,7 @@ class _Sites:
             with jax.enable_x64(True), _without_checks():
                 keys = jax.random.split(jax.random.key(int(key[0] ^ key[1])), count)
                 return np.array(jax.jit(jax.vmap(one))(keys), dtype=float)
-        except Exception:  # scouts then start elsewhere
+        except Exception:  # the search for modes then starts elsewhere
             return np.empty((0, self.d))
 
     @cached_property

@@ -97,10 +97,15 @@ def _part_by_part(fgraph: Any, node: Any) -> Any:
     return [node.op(*terms)]
 
 
-def python_function(inputs: list[Any], outputs: list[Any], keep: bool = False) -> Any:
+def python_mode(keep: bool = False) -> Mode:
+    """Return a mode in which nothing is compiled; ``keep`` says whether values stay in memory after a call."""
     mode = Mode(VMLinker(use_cloop=False, c_thunks=False, allow_gc=not keep), _PYTHON)
-    mode = mode.register((in2out(_part_by_part, name="part_by_part"), 1000.0))  # after all others, which merge sums
-    return pytensor.function(inputs, outputs, mode=mode, trust_input=True, on_unused_input="ignore")
+    return mode.register((in2out(_part_by_part, name="part_by_part"), 1000.0))  # after all others, which merge sums
+
+
+def python_function(inputs: list[Any], outputs: list[Any], keep: bool = False) -> Any:
+    """Return a function of PyTensor in which nothing is compiled."""
+    return pytensor.function(inputs, outputs, mode=python_mode(keep), trust_input=True, on_unused_input="ignore")
 
 
 class _Single:

@@ -1,4 +1,4 @@
-"""Findings about a run that has its draws: modes, breaks and necks in one attribute; and its non-centring."""
+"""What a result says of its run beside draws: other modes, jumps, necks and the non-centring, as attributes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.diagnostics.breaks import DRAWS as FOR_BREAKS
-from pmm_mcmc.diagnostics.breaks import breaks_between, looked_at
-from pmm_mcmc.diagnostics.necks import DRAWS as FOR_NECKS
-from pmm_mcmc.diagnostics.necks import MOST, necks_beyond
+from pmm_mcmc.diagnostics import jumps, necks
 from pmm_mcmc.diagnostics.noncentred import NONCENTRING, WORDS
+from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.diagnostics.reading import FINDINGS
-from pmm_mcmc.engines.contract import chains_of, evaluated_at, model_side
+from pmm_mcmc.engines.contract import chains_of, evaluated_at, in_model_coordinates
 from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.starts import density_at
@@ -30,15 +28,15 @@ _NEWEST = 1000
 
 
 def attributes_of(plan: SamplingPlan, run: Run, tree: Any, search: bool) -> dict[str, str]:
-    """Return the attributes of a result that state findings about its run; ``search`` for breaks and necks."""
+    """Return these attributes for a result; jumps and necks are looked for if ``search``."""
     stats = tree["sample_stats"].to_dataset() if "sample_stats" in tree else None
-    edges = {}
+    searches = {}
     if search:
         try:
-            edges = _edges_of(plan, run, stats)
+            searches = _searches(plan, run, stats)
         except Exception:  # no error here may lose the draws
             _log.exception("Jumps and necks were not looked for, for an error in it; the draws are kept")
-    return _noncentring_of(plan, run, stats) | noted(modes_of(run.warming.other_modes), edges)
+    return _noncentring_of(plan, run, stats) | noted(modes_of(run.warming.other_modes), searches)
 
 
 def noted(*findings: dict[str, Any]) -> dict[str, str]:
@@ -51,26 +49,25 @@ def modes_of(other_modes: OtherModes) -> dict[str, Any]:
     return {"modes": other_modes.statistics}
 
 
-def _edges_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[str, Any]:
-    """Return the findings of breaks of the log density between draws, and of necks beyond them."""
+def _searches(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[str, Any]:
+    """Return what searches for jumps of the log density between draws, and for necks beyond them, have found."""
     if stats is None or "unconstrained" not in stats or not stats.sizes["draw"]:
         return {}
-    rounding = {} if plan.attributes["precision"] == "float64" else {"rounding": 1e-5}
-    failures = int(stats["diverging" if plan.adjusted else "model_failures"].sum()) > 0
-    x = _positions_at(stats["unconstrained"], FOR_BREAKS)
-    breaks = breaks_between(x, lambda x: density_at(plan.engine, x), failures, **rounding)
-    if rounding:
-        return {"breaks": breaks}
     engine = plan.engine
+    double = plan.attributes["precision"] == "float64"
+    some = _some_of(stats["unconstrained"], jumps.DRAWS)
+    size, _ = jumps.largest_jump(some, lambda x: density_at(engine, x), 1e-10 if double else 1e-5)
+    if not double:
+        return {"jump": size}
     coordinates = run.tuned.coordinates
-    x = _positions_at(stats["unconstrained"], FOR_NECKS) if engine.d <= MOST else x
-    z, _ = engine.structure.to_z(x, coordinates.density_parameters)
+    some = _some_of(stats["unconstrained"], necks.DRAWS) if engine.d <= necks.MOST else some
+    z, _ = engine.structure.to_z(some, coordinates.density_parameters)
 
-    def value(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def density_of_z(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         lp, evaluation = evaluated_at(engine.evaluate, z, coordinates.density_parameters)
         return lp, evaluation[:, : engine.d]
 
-    return {"breaks": breaks, "necks": necks_beyond(z, coordinates, value)}
+    return {"jump": size, "necks": necks.necks_beyond(z, coordinates, density_of_z)}
 
 
 def _noncentring_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[str, str]:
@@ -85,12 +82,12 @@ def _noncentring_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> d
     else:
         ensemble = run.warming.ensemble
         z = run.tuned.coordinates.place(chains_of(ensemble.state).evaluated[:_NEWEST])
-        x, _ = model_side(z, ensemble.evaluation[:_NEWEST])
+        x, _ = in_model_coordinates(z, ensemble.evaluation[:_NEWEST])
     degree = {name: values.tolist() for name, values in structure.degree(x, noncentring).items()}
     return {NONCENTRING: json.dumps({"parameters": noncentring.tolist(), "degree": degree}), WORDS: structure.words}
 
 
-def _positions_at(draws: xr.DataArray, number: int) -> np.ndarray:
-    """Return about so many positions ``(n, d)`` from all of a run ``(chain, draw, d)``."""
-    chains, rows = looked_at(draws.sizes["chain"], draws.sizes["draw"], number)
+def _some_of(draws: xr.DataArray, number: int) -> np.ndarray:
+    """Return about ``number`` of the draws ``(chain, draw, d)``, from all of the chains and all of a run, as rows."""
+    chains, rows = evenly_spaced(draws.sizes["chain"], draws.sizes["draw"], number)
     return np.asarray(draws.isel(chain=chains, draw=rows).values, dtype=float).reshape(-1, draws.shape[2])

@@ -20,9 +20,9 @@ from pmm_mcmc.warmup.equilibration import Equilibration
 from pmm_mcmc.warmup.friction import FrictionTrial
 from pmm_mcmc.warmup.noncentring import NoncentringFit
 from pmm_mcmc.warmup.other_modes import OtherModes
-from pmm_mcmc.warmup.pooled import Warming
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.warm_start import WarmStart
+from pmm_mcmc.warmup.warming import Warming
 
 __all__ = ["CHECKPOINT", "TYPES", "FinishedRun"]
 

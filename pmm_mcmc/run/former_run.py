@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.diagnostics.breaks import looked_at
+from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import chains_of, empty_state, log_det_of, model_side
+from pmm_mcmc.engines.contract import chains_of, empty_state, in_model_coordinates, log_det_of
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.run.fingerprint import coordinate_labels
@@ -22,8 +22,8 @@ from pmm_mcmc.run.storage.checkpoint import decode
 from pmm_mcmc.run.storage.reading import SOURCE
 from pmm_mcmc.run.storage.recovery import stored_identity, stored_run_state
 from pmm_mcmc.warmup.equilibration import Equilibration
-from pmm_mcmc.warmup.pooled import Warming
 from pmm_mcmc.warmup.warm_start import DROPPED, WarmStart, number_of_candidates, resampled
+from pmm_mcmc.warmup.warming import Warming
 
 if TYPE_CHECKING:
     from pmm_mcmc.run.plan import SamplingPlan
@@ -94,7 +94,7 @@ class FormerRun(NamedTuple):
         stats = self.result["sample_stats"].to_dataset() if "sample_stats" in self.result else xr.Dataset()
         d = len(self.setting.coordinates.centre)
         if "unconstrained" in stats and stats.sizes["draw"]:
-            chains, rows = looked_at(stats.sizes["chain"], stats.sizes["draw"], number)
+            chains, rows = evenly_spaced(stats.sizes["chain"], stats.sizes["draw"], number)
             chosen_draws = stats[["unconstrained", "lp"]].isel(chain=chains, draw=rows)
             x = chosen_draws["unconstrained"].values.reshape(-1, d).astype(float)
             return x, chosen_draws["lp"].values.ravel()
@@ -102,7 +102,7 @@ class FormerRun(NamedTuple):
         chosen = np.unique(np.linspace(0, len(ensemble.state) - 1, number).astype(int))
         last = chains_of(ensemble.state[chosen])
         evaluation = ensemble.evaluation[chosen]
-        x, _ = model_side(self.setting.coordinates.place(last.evaluated), evaluation)
+        x, _ = in_model_coordinates(self.setting.coordinates.place(last.evaluated), evaluation)
         return x, last.lp[:, 0] - log_det_of(evaluation, d)
 
     def begin(self, plan: SamplingPlan, request: Request, trial: WarmStart, rng: np.random.Generator) -> Run:

@@ -15,8 +15,8 @@ from pmm_mcmc.coordinates.scale import MOST_DENSE
 from pmm_mcmc.diagnostics.folds import count_virial_terms
 from pmm_mcmc.diagnostics.parameters import SLAB
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS as DIAGNOSTICS
-from pmm_mcmc.warmup.pooled import training_chains
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
+from pmm_mcmc.warmup.warming import training_chains
 
 if TYPE_CHECKING:
     from pmm_mcmc.run.plan import SamplingPlan

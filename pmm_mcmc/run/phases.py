@@ -19,8 +19,8 @@ from pmm_mcmc.run.chunks import Gathered, groups_of
 from pmm_mcmc.run.driver import Advance, Driver, Stopped
 from pmm_mcmc.run.until import Until
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, Equilibration, adjusted_setting, report_of
-from pmm_mcmc.warmup.pooled import Warming, training_chains
 from pmm_mcmc.warmup.warm_start import DROPPED, FITS, WarmStart, warmup_from
+from pmm_mcmc.warmup.warming import Warming, training_chains
 
 if TYPE_CHECKING:
     from pmm_mcmc.run.console import Console
@@ -73,7 +73,7 @@ class Run:
         tune: int,
         rng: np.random.Generator,
     ) -> Run:
-        """Start at positions ``(chain, d)``: see :meth:`pmm_mcmc.warmup.pooled.Warming.start`."""
+        """Start at positions ``(chain, d)``: see :meth:`pmm_mcmc.warmup.warming.Warming.start`."""
         warming = Warming.start(plan.engine, plan.arguments, starts, tune, rng, checked=not plan.equilibrates)
         if plan.equilibrates and warming.finished:
             kernel = plan.engine.kernel
@@ -200,7 +200,7 @@ class Sampling(Driver):
         drawn: list[Block] = []
 
         def observed(look: Callable[[slice, Chunk], None], chains: slice, chunk: Chunk) -> None:
-            number = max(learners - self.processes.own.start - chains.start, 0)
+            number = max(learners - self.processes.chains.start - chains.start, 0)
             drawn.append(Block(*(array[:number].copy() for array in Block.of(chunk))))
             look(chains, chunk)
 
@@ -255,7 +255,7 @@ class Sampling(Driver):
         """Advance by a block of ``rows`` transitions; ``ends`` says whether it was the last."""
         run = self.run
         warming = run.warming
-        chains = self.processes.own
+        chains = self.processes.chains
         n_grad = run.n_grad[chains].copy()
         rejected = run.unstable[chains].copy()
         chunk_of_all = Gathered(len(n_grad), rows)
@@ -286,8 +286,8 @@ class Sampling(Driver):
         thin = tuned.steps_per_draw
         engine = self.plan.adjusted_engine if self.plan.adjusted else self.plan.engine
         ensemble = run.warming.ensemble
-        chains = self.processes.own
-        local_ensemble = run.warming.part(chains)
+        chains = self.processes.chains
+        local_ensemble = run.warming.ensemble.subset(chains)
         n_grad = run.n_grad[chains]
         unstable = run.unstable[chains]
         rows = min(self.recorder.rows, self.until.next_end(run.done) - run.done)

@@ -39,7 +39,7 @@ __all__ = ["SamplingPlan"]
 _log = logging.getLogger("pmm_mcmc")
 
 # Statistics that are the same for all draws of a run, and are attributes of its result; and types of all statistics.
-_SETTING = ("step_size", "K", "friction", "steps_per_draw", "halving_cost", "expected_bias")
+_SETTING = ("step_size", "K", "friction", "steps_per_draw")
 _KINDS = STATISTICS | ADJUSTED_STATISTICS
 # Most bytes of the draws of a batch of chains, between two updates of the progress bar.
 _BATCH_BYTES = 2**27

@@ -176,7 +176,7 @@ class StoreRecorder:
         if store.checkpoint is not None:
             self.run, waiting = store.checkpoint
             for group, arrays in waiting.items():
-                self._waiting[group] = {name: values[processes.own] for name, values in arrays.items()}
+                self._waiting[group] = {name: values[processes.chains] for name, values in arrays.items()}
 
     def __enter__(self) -> Self:
         return self
@@ -196,7 +196,7 @@ class StoreRecorder:
             if group.startswith("warmup_"):
                 arrays = self._aligned(group, arrays, run.tuning)
             if next(iter(arrays.values())).shape[1]:
-                self._store.append(group, arrays, self._processes.own)
+                self._store.append(group, arrays, self._processes.chains)
         for group, report in run.reports(new=True).items():
             self._store.append(group, report)
         self._commit(run)

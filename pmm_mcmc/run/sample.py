@@ -124,8 +124,8 @@ def sample(
     progressbar
         Show progress: a bar in a terminal or a notebook, a line every few seconds in a file.
     compute_convergence_checks
-        Log the verdict (:func:`pmm_mcmc.verdict`).  For this, jumps and walls of the log density are looked for between
-        draws, with 95 to some 700 gradients in all, necks beyond them, with 400 and, where the posterior narrows, some
+        Log the verdict (:func:`pmm_mcmc.verdict`).  For this, jumps of the log density are looked for between draws,
+        with 400 gradients at most, necks beyond them, with 400 and, where the posterior narrows, some
         :math:`40 (d + 40)` more; they are in no statistic.
     blocking
         False returns at once, while the run goes on in a thread: an object with ``progress``, the ``posterior`` so far,
@@ -167,7 +167,7 @@ def sample(
 
     ``start`` costs 8 gradients of each chain at former draws, from which chains begin, in the ratio of the densities
     where that is stable (Pareto :math:`k < 0.7`), one block of up to 16 transitions, whose setting is judged by scales,
-    Stein's identity and acceptance, and some 8 more for climbs to other modes.  An equilibration follows where it fits.
+    Stein's identity and acceptance, and some 8 more for ascents to other modes.  An equilibration follows where it fits.
     A line and the attribute ``start`` say "fits", "refined" (warm-up goes on from it) or "dropped".
 
     With the first draws, a line says what all of them will cost: gradients of each chain, and the time at their rate.
@@ -256,7 +256,7 @@ def _drawn(request: Request, stopped: StopRequest) -> xr.DataTree:
         processes = plan.processes(request.chains)
         processes.check(request.store, draws=request.draws, resume=request.resume)
         seed = request.common_seed(processes)
-        with processes.together(), recorder_of(request, plan, seed, processes, console.log) as recorder:
+        with processes.failing_together(), recorder_of(request, plan, seed, processes, console.log) as recorder:
             console.compiles("the method")
             run = recorder.run
             if run is None:

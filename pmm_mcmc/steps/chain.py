@@ -13,10 +13,10 @@ from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.langevin.methods import Scheme
 from pmm_mcmc.model.initial_points import box_widths
-from pmm_mcmc.warmup.pooled import FEWEST, Warming
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import fixed_setting
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
+from pmm_mcmc.warmup.warming import FEWEST, Warming
 
 __all__ = ["Chain", "NotFiniteError"]
 
@@ -306,19 +306,19 @@ class Chain:
             block = Block(*(np.concatenate(arrays, axis=1) for arrays in zip(*self._parts, strict=True)))
             self._parts = []
             if len(warming.n_grad) > 1:
-                companions = warming.part(slice(1, None))
+                companions = warming.ensemble.subset(slice(1, None))
                 chunk = companions.advance(engine, self.tuned, block.lp.shape[1], tolerance=self._tolerance)
                 warming.n_grad[1:] += chunk.n_grad.sum(axis=1)
                 block = Block(*(np.concatenate(arrays) for arrays in zip(block, Block.of(chunk), strict=True)))
             warming.ensemble.transition = self.transition
             warming.close(engine, block, stop=stop)
         for chains in (slice(0, 1), slice(1, None)):  # rounding of the chain must not depend on its companions
-            ensemble = warming.part(chains)
-            ensemble.change(engine, old, self.tuned.coordinates)
+            ensemble = warming.ensemble.subset(chains)
+            ensemble.change_coordinates(engine, old, self.tuned.coordinates)
             warming.ensemble.state[chains] = ensemble.state
             warming.ensemble.evaluation[chains] = ensemble.evaluation
         if warmup.finished or warmup.frozen is not None:
-            warming.ensemble = warming.part(slice(0, 1))
+            warming.ensemble = warming.ensemble.subset(slice(0, 1))
             warming.n_grad = warming.n_grad.sum(keepdims=True)
         if warmup.finished:
             warming.warmup = None

@@ -59,8 +59,7 @@ _TEXTS = {
     target_bias
         Largest bias of an automatic step size: a relative error of the variance, on a Gaussian with the posterior's
         steepest curvature.  Default 0.05, which is 2.5% of a standard deviation; between 0.0001 and 0.5.  In more than
-        8 coordinates it is multiplied by :math:`\sqrt{8/d}`.  The statistic ``halving_cost`` is the factor in
-        gradients that half of it would cost.
+        8 coordinates it is multiplied by :math:`\sqrt{8/d}`.
 """,
     "reparametrise": r"""
     reparametrise

@@ -31,8 +31,6 @@ STATISTICS: dict[str, tuple[Any, Any]] = {
     "unstable": (np.int64, []),
     "refined": (np.int64, []),
     "model_failures": (np.int64, []),
-    "halving_cost": (np.float64, []),
-    "expected_bias": (np.float64, []),
     **{name: (np.dtype(type(value)).type, []) for name, value in OtherModes().statistics.items()},
     "model_logp": (np.float64, []),
     **dict.fromkeys(GRADIENTS, (object, None)),
@@ -78,8 +76,6 @@ def rows_of(
         "K": tuned.K,
         "friction": tuned.friction if chain.arguments.dynamics == "underdamped" else np.nan,
         "steps_per_draw": thin,
-        "halving_cost": tuned.halving_cost,
-        "expected_bias": tuned.expected_bias,
         **chain.warming.other_modes.statistics,
     }
     constant = {name: value for name, value in constant.items() if name in statistics}

@@ -1,8 +1,9 @@
 """Annealing: how all chains come from draws of the reference to the target, and the mixture that is fitted there.
 
-Annealing goes in steps of temperature at which half of the chains would still count, and leaves at each step a
-preconditioner and a length of steps.  It finds modes and where they lie; a ladder that starts there, from a mixture of
-Gaussians, has less of a way to go than one that starts from the prior.
+Annealing raises the inverse temperature ``beta`` from 0 to 1.  By each step the effective number of chains, by their
+importance weights, falls to a half; they are resampled, and moves at the new temperature fit a setting to it.
+Annealing finds modes and where they lie; a ladder that starts there, from a mixture of Gaussians, has less of a way to
+go than one that starts from the prior.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from pmm_mcmc.coordinates.scale import best_coordinates, diagonal_scale
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.langevin.tempering import barriers, expected_rejections, step_of_ess
 from pmm_mcmc.model.mixture import GaussianMixture
-from pmm_mcmc.tempering.climbs import look
-from pmm_mcmc.tempering.ladder import LOOKS
+from pmm_mcmc.tempering.ascents import search_modes_of_ladder
+from pmm_mcmc.tempering.ladder import SEARCHES
 from pmm_mcmc.tempering.mixture_fit import fitted_mixture
 from pmm_mcmc.tempering.path import MOST_TRANSITIONS, Points, TemperingPath
 from pmm_mcmc.warmup.friction import adjusted_friction
@@ -27,9 +28,9 @@ from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.step_size import step_for_acceptance
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
-__all__ = ["ANNEALING", "SCOUTS", "Annealed", "Annealer", "NoLadder", "Stage", "rejections_of"]
+__all__ = ["ANNEALING", "PRIOR_DRAWS", "Annealed", "Annealer", "NoLadder", "Stage", "rejections_of"]
 
-ANNEALING = 3  # what random numbers are for: a word of their keys
+ANNEALING = 3  # what random numbers are for: a part of their keys
 # Effective share of the chains after a step of annealing.
 _SHARE = 0.5
 # Steps of annealing at most.
@@ -38,12 +39,12 @@ _MOST_STAGES = 400
 _MOVES = 6
 # Moves at the end of annealing, where a mixture is fitted.
 _LAST_MOVES = 16
-# Draws of each step that climbs may start from.
+# Draws of each step from which ascents may start.
 _HOT = 128
 # Chains that start at a maximum that no other chain is at.
 _AROUND = 32
-# Draws of the reference from which scouts look for modes.
-SCOUTS = 128
+# Draws of the reference among the candidates of a search for modes.
+PRIOR_DRAWS = 128
 
 
 class NoLadder(ValueError):
@@ -52,19 +53,19 @@ class NoLadder(ValueError):
 
 @dataclass
 class Stage:
-    """A temperature of annealing, the setting of its moves, and ``l`` of the chains there."""
+    """An inverse temperature of annealing, the setting of its moves, and the log ratios of the chains there."""
 
     beta: float
     setting: TunedParameters
     log_ratio: np.ndarray
 
 
-# The steps of annealing and its chains at the target, after a stop at each step.
+# Yields after each step; returns the steps and the chains at the target.
 Annealed = Generator[None, None, tuple[list[Stage], Points]]
 
 
 class Annealer:
-    """Annealing of ``chains`` chains."""
+    """Annealing of ``chains`` chains; ``spent`` are the gradients of all, ``transition`` is the number of moves."""
 
     def __init__(self, path: TemperingPath, arguments: MethodArguments, chains: int, key: np.ndarray):
         self.path = path
@@ -75,17 +76,17 @@ class Annealer:
         self.transition = 0
         self.spent = 0.0
         self.tuned = TunedParameters(math.nan, 1, math.nan, Coordinates(np.zeros(path.d), np.ones(path.d)), 1)
-        self._draws = 0
-        self._hot: list[np.ndarray] = [np.empty((0, path.d))]
-        self._seen: list[Points] = []
+        self._reference_draws = 0  # how often the reference was drawn from: a part of the key
+        self._hot: list[np.ndarray] = [np.empty((0, path.d))]  # positions below temperature 1, for ascents
+        self._settled: list[Points] = []  # the chains after the later moves of the last call of _settle
         self._others = OtherModes()
-        self._span = THRESHOLDS.ladder_span / (arguments.friction or 1.0)
+        self._span = THRESHOLDS.ladder_span / (arguments.friction or 1.0)  # time of a move
 
     def annealed(self, start: np.ndarray | None, from_prior: bool) -> Annealed:
         """Return the steps of annealing and its chains at the target, from the reference that the ladder will have.
 
-        ``start`` ``(n, d)`` is what a Gaussian covers at first where there is no prior; ``from_prior`` says that
-        nothing is fitted.
+        Where there is no prior the reference is at first a Gaussian that covers ``start`` ``(n, d)``; ``from_prior``
+        says that the prior remains the reference.
         """
         if not self.path.has_prior:
             assert start is not None
@@ -96,27 +97,27 @@ class Annealer:
         return (yield from self._from_mixture(stages, points))
 
     def _from_mixture(self, stages: list[Stage], points: Points) -> Annealed:
-        """Fit a mixture to the modes that annealing met and climbs find, and anneal again, from there.
+        """Fit a mixture to the modes that annealing has met or ascents find, and anneal again, from there.
 
-        The prior stays the reference where that leaves more than half of the barrier; or all of it, if climbs found a
-        mode.
+        The prior remains the reference where the mixture leaves more than half of the barrier; or more than all of it,
+        if an ascent found a mode.
         """
         setting = stages[-1].setting
-        draws = self._seen
-        rng = np.random.default_rng([*self.key.tolist(), LOOKS, 0])
+        draws = self._settled
+        rng = np.random.default_rng([*self.key.tolist(), SEARCHES, 0])
         cold = Points.joined(draws, np.stack)
-        far = self._draw(SCOUTS).position
-        self._others, maxima, look_gradients = look(
-            self.path, setting, np.concatenate(self._hot), cold, far, int(self.spent), rng
+        from_reference = self._draw(PRIOR_DRAWS).position
+        self._others, maxima, search_gradients = search_modes_of_ladder(
+            self.path, setting, np.concatenate(self._hot), cold, from_reference, int(self.spent), rng
         )
-        beyond = [self._around(maximum, setting) for maximum in maxima]
+        unmet = [self._around(maximum, setting) for maximum in maxima]
         flat = Points.joined(draws)
         prior = self.path.mixture
-        self.path.mixture, fit_gradients = fitted_mixture(self.path, setting, flat, beyond)
-        self.spent += look_gradients + fit_gradients
+        self.path.mixture, fit_gradients = fitted_mixture(self.path, setting, flat, unmet)
+        self.spent += search_gradients + fit_gradients
         try:
             again, drawn = yield from self._anneal(_MOVES, len(stages) if self.path.has_prior else _MOST_STAGES)
-            nearer = _barrier_of(again) <= (1.0 if beyond else 0.5) * _barrier_of(stages)
+            nearer = _barrier_of(again) <= (1.0 if unmet else 0.5) * _barrier_of(stages)
         except NoLadder:
             if not self.path.has_prior:
                 raise
@@ -136,16 +137,18 @@ class Annealer:
         centred = setting._replace(coordinates=setting.coordinates._replace(centre=maximum))
         points, adapted = self._settle(points, centred, _LAST_MOVES)  # steps of the other modes may be far too long
         self._settle(points, adapted, _LAST_MOVES)
-        return Points.joined(self._seen)
+        return Points.joined(self._settled)
 
     # -- annealing ---------------------------------------------------------------------------------------------------
 
     def _draw(self, n: int) -> Points:
-        self._draws += 1
+        """Return independent draws of the reference."""
+        self._reference_draws += 1
         self.spent += n
-        return self.path.draw((*self.key.tolist(), ANNEALING, self._draws), n)
+        return self.path.draw((*self.key.tolist(), ANNEALING, self._reference_draws), n)
 
     def _anneal(self, last: int, limit: int = _MOST_STAGES) -> Annealed:
+        """Anneal once, with ``last`` moves at the target and at most ``limit`` steps."""
         points = self._draw(self.chains)
         outside = int((~np.isfinite(points.log_ratio)).sum())
         if outside:
@@ -157,7 +160,7 @@ class Annealer:
             raise NoLadder(
                 f"ladder: the log likelihood is not finite at {outside} of {self.chains} draws of {what}; {remedy}"
             )
-        rng = np.random.default_rng([*self.key.tolist(), ANNEALING, 0, self._draws])
+        rng = np.random.default_rng([*self.key.tolist(), ANNEALING, 0, self._reference_draws])
         setting = self._fitted(points.position, points.slope(0.0), 0.0, 0.5)
         stages = [Stage(0.0, setting, points.log_ratio.copy())]
         beta = 0.0
@@ -184,7 +187,7 @@ class Annealer:
         return stages, points
 
     def _settle(self, points: Points, setting: TunedParameters, moves: int) -> tuple[Points, TunedParameters]:
-        """Move all points at one temperature; steps adapt, and halfway the preconditioner is fitted again."""
+        """Make so many moves at one temperature; steps adapt, and halfway the preconditioner is fitted again."""
         beta = float(setting.coordinates.density_parameters[0])  # type: ignore[index]
         history = []
         for i in range(moves):
@@ -198,7 +201,7 @@ class Annealer:
             if i == moves // 2:
                 newest = Points.joined(history[1:])
                 setting = self._fitted(newest.position, newest.slope(beta), beta, setting.step_size)
-        self._seen = history[moves // 4 :]
+        self._settled = history[moves // 4 :]
         return points, setting
 
     # -- settings ----------------------------------------------------------------------------------------------------
@@ -206,6 +209,7 @@ class Annealer:
     def _fitted(
         self, position: np.ndarray, slope: np.ndarray, beta: float, step: float, quickly: bool = False
     ) -> TunedParameters:
+        """Return a setting fitted to positions and gradients ``(n, d)`` of chains at one temperature."""
         if self.arguments.scaling is not None:
             coordinates = Coordinates(position.mean(axis=0), np.array(self.arguments.scaling))
         elif quickly:
@@ -217,6 +221,7 @@ class Annealer:
         return self._with_step(TunedParameters(step, 1, friction, coordinates, 1), step)
 
     def _with_step(self, setting: TunedParameters, step: float) -> TunedParameters:
+        """Return a setting with another step, and as many transitions in a move as take its time."""
         step = min(step, self._span)
         self.tuned = setting._replace(step_size=step, K=max(1, min(MOST_TRANSITIONS, round(self._span / step))))
         return self.tuned
@@ -234,4 +239,5 @@ def rejections_of(stages: list[Stage]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _barrier_of(stages: list[Stage]) -> float:
+    """Return the barrier between reference and target, as annealing has met it."""
     return float(barriers(rejections_of(stages)[1]).sum())

@@ -11,8 +11,6 @@ import numpy as np
 import xarray as xr
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.diagnostics.log_evidence import LadderSums
-from pmm_mcmc.diagnostics.mode_weights import Modes, find_modes
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.engines.processes import Processes
@@ -28,8 +26,10 @@ from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.starts import starts
 from pmm_mcmc.run.storage import Store
 from pmm_mcmc.run.until import until_of
-from pmm_mcmc.tempering.climbs import look
-from pmm_mcmc.tempering.ladder import LOOK, LOOKS, Ladder
+from pmm_mcmc.tempering.ascents import search_modes_of_ladder
+from pmm_mcmc.tempering.ladder import SEARCH_EVERY, SEARCHES, Ladder
+from pmm_mcmc.tempering.log_evidence import LadderSums
+from pmm_mcmc.tempering.mode_weights import Modes, find_modes
 from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
 from pmm_mcmc.tempering.report import LADDER, report_of
 from pmm_mcmc.tempering.tuning import Fixed, Tuner
@@ -107,17 +107,17 @@ class Tempering(Driver):
     def _draw(self, stopped: Stopped) -> Advance:
         """Draw a chunk, of one scan for each draw, or as much of it as is finished when the run is stopped."""
         ladder = self.run
-        C = ladder.replicas
+        replicas = ladder.replicas
         d = self.path.d
         rows = min(self.recorder.rows, self.request.draws - ladder.done)
-        chunk = Chunk.empty((C, rows), d, d)
-        arrived = np.zeros((C, rows), np.int64)
+        chunk = Chunk.empty((replicas, rows), d, d)
+        arrived = np.zeros((replicas, rows), np.int64)
         setting = ladder.tuned
         n_grad_before = ladder.n_grad.astype(np.int64)
         done = 0
         while done < rows and not (done and stopped()):
             scan = ladder.draw(self.path, self._each)
-            n_grad = scan.n_grad.sum(axis=1) + (self._look() if ladder.done % LOOK == 0 else 0)
+            n_grad = scan.n_grad.sum(axis=1) + (self._searched() if ladder.done % SEARCH_EVERY == 0 else 0)
             ladder.n_grad += n_grad
             chunk.position[:, done] = scan.cold.position
             chunk.evaluation[:, done] = scan.cold.slope(1.0)
@@ -133,20 +133,23 @@ class Tempering(Driver):
         groups["sample_stats"]["restart"] = arrived[:, :done]
         return Advance(groups, False, ladder.done, done == rows)
 
-    def _look(self) -> int:
-        """Look for modes that chains between the prior and the posterior are in; return the gradients of each replica.
+    def _searched(self) -> int:
+        """Search for modes that chains between prior and posterior are in; return the gradients of each replica.
 
-        Nothing is looked for once a mode was found.
+        There is no search once it has found one.
         """
         ladder = self.run
         d = self.path.d
         if ladder.other_modes.mass > 0.0 or self.path.mixture is not None:
             return 0
-        rng = np.random.default_rng([*ladder.key.tolist(), LOOKS, ladder.done])
+        rng = np.random.default_rng([*ladder.key.tolist(), SEARCHES, ladder.done])
         hot = ladder.position[ladder.slot[:, 1:-1]].reshape(-1, d)
         draws = Points(ladder.recent[..., :d], ladder.recent[..., d:])
         n_grad = int(ladder.n_grad.sum())
-        ladder.other_modes, _, gradients = look(self.path, ladder.tuned, hot, draws, np.empty((0, d)), n_grad, rng)
+        no_prior = np.empty((0, d))
+        ladder.other_modes, _, gradients = search_modes_of_ladder(
+            self.path, ladder.tuned, hot, draws, no_prior, n_grad, rng
+        )
         return -(-gradients // ladder.replicas)
 
     def weigh_modes(self) -> None:
@@ -156,8 +159,9 @@ class Tempering(Driver):
         if ladder.modes is not None or not ladder.done or "unconstrained" not in stats:
             return
         coordinates = ladder.tuned.coordinates
-        z, restart = (np.asarray(stats[name].values) for name in ("unconstrained", "restart"))
-        modes = find_modes(coordinates.whiten(z), restart > 0, self.path.value(coordinates))
+        position, restart = (np.asarray(stats[name].values) for name in ("unconstrained", "restart"))
+        # On a ladder nothing is non-centred: the chains move in the unconstrained coordinates of the model.
+        modes = find_modes(coordinates.whiten(position), restart > 0, self.path.whitened_density(coordinates))
         ladder.modes = modes._replace(centre=coordinates.place(modes.centre), label=np.empty((0, 0), np.int64))
         self.recorder.put({}, ladder, True)
 

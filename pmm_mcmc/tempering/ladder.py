@@ -1,4 +1,4 @@
-"""Replicas of a ladder of temperatures in progress: scans of exploration, then swaps of labels."""
+"""Replicas of a ladder of temperatures in progress: scans of moves at every level, then swaps between neighbours."""
 
 from __future__ import annotations
 
@@ -9,35 +9,43 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.diagnostics.log_evidence import LadderSums
-from pmm_mcmc.diagnostics.mode_weights import Modes
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.langevin.tempering import swap_log_ratio
 from pmm_mcmc.model.mixture import GaussianMixture
+from pmm_mcmc.tempering.log_evidence import LadderSums
+from pmm_mcmc.tempering.mode_weights import Modes
 from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
 from pmm_mcmc.tempering.report import LADDER, report_of
 from pmm_mcmc.warmup.other_modes import OtherModes
 
 __all__ = ["Ladder", "Scan"]
 
-# What random numbers are for: words of their keys.
+# What random numbers are for: parts of their keys.
 REFERENCE = 1
 SWAPS = 2
-LOOKS = 4
-# Scans between two looks for modes that no draw is in.
-LOOK = 64
-# Scans between two draws that are kept for these looks.
+SEARCHES = 4
+# Scans between two searches for modes that no draw is in.
+SEARCH_EVERY = 64
+# Scans between two draws that are kept for these searches, and draws of each replica that are kept.
 REMEMBER = 4
-# Draws of each replica that are kept for a look.
 RECENT = 16
 
 
 class Scan(NamedTuple):
     """What a scan leaves behind, for ``C`` replicas and ``N + 1`` levels.
 
-    In this order: the draws at temperature 1; ``l`` at each level before and after exploration; the acceptance
-    probability of each pair, tried or not; gradients, mean acceptance and divergences at each level; whether the draw
-    of each replica is the first of a restart.
+    Attributes
+    ----------
+    cold
+        The draws at the posterior, of ``C`` replicas.
+    before, log_ratio : (C, N + 1)
+        Log ratios at each level before and after the moves.
+    swaps : (C, N)
+        Probability that each pair swaps, tried or not.
+    n_grad, accept, unstable : (C, N + 1)
+        Gradients, mean acceptance and divergences at each level.
+    arrived : (C,)
+        Whether the draw of each replica is the first of a restart.
     """
 
     cold: Points
@@ -52,36 +60,36 @@ class Scan(NamedTuple):
 
 @dataclass
 class Ladder:
-    """Replicas of a ladder: all that is needed to continue, bit for bit.
+    """``C`` replicas of a ladder of ``N + 1`` levels, of ``P`` chains: all that is needed to continue, bit for bit.
 
-    Chains stay where they are in memory; ``slot`` says which of them is at which level.
+    Chains stay where they are in memory; ``slot`` says which of them is at which level, and a swap changes it.
 
     Attributes
     ----------
     key : (2,) uint64
         Key of all random numbers.
     betas : (N + 1,)
-        The ladder.
-    settings : list
+        The inverse temperatures.
+    settings : list of N + 1
         The setting of each level: ``steps_per_draw`` moves of ``K`` transitions between swaps.
     mixture
         The reference; None where it is the prior.
     position, evaluation, keys : (P, ...)
-        The chains.
+        Positions of the chains, evaluations there (:class:`Points`), and keys of their random numbers.
     slot : (C, N + 1)
         The chain at each level of each replica.
     scan, transition
-        Scans and moves so far.
+        Numbers of scans and of moves so far.
     fresh, back : (P,)
         Whether the chain came last from the reference, or from the target.
     arrived : (C,)
         Whether the chain at the target has just come from the reference.
     restarts, round_trips : (C,)
-        Their numbers since the ladder was frozen.
+        Ways from the reference to the target, and there and back, since the tuning.
     sums, swapped, done
-        Sums for the log evidence and of swap probabilities ``(N,)``, and draws since the ladder was frozen.
+        Sums for the log evidence, sums of swap probabilities ``(N,)``, and draws, since the tuning.
     recent : (k, C, 4 d + 2)
-        Some of the last draws at temperature 1: positions and evaluations.
+        Some of the last draws at the posterior: positions and evaluations.
     n_grad : (C,)
         Gradients that each replica has spent.
     tuning_gradients
@@ -136,7 +144,7 @@ class Ladder:
         return {LADDER: report_of(self)}
 
     def place(self, betas: np.ndarray, settings: list[TunedParameters], replicas: int, order: np.ndarray) -> None:
-        """Put ``replicas`` on a new ladder; chains are taken in ``order``, from hot to cold."""
+        """Put ``replicas`` on a new ladder of temperatures; chains are taken in ``order``, from hot to cold."""
         levels = len(betas)
         P = len(self.position)
         self.betas = betas
@@ -150,7 +158,7 @@ class Ladder:
         self.round_trips = np.zeros(replicas, np.int64)
 
     def advance(self, path: TemperingPath, each: Callable[..., list[Moved]]) -> Scan:
-        """Explore at every level, the reference exactly, and swap; ``each`` maps a function over levels."""
+        """Move at every level (at the reference by draws) and swap; ``each`` maps a function over levels."""
         C = self.replicas
         N = self.pairs
         slot = self.slot
@@ -164,8 +172,8 @@ class Ladder:
         def explore(k: int) -> Moved:
             chain = slot[:, k]
             points = Points(self.position[chain], self.evaluation[chain])
-            thin = self.settings[k].steps_per_draw
-            return path.move(self.settings[k], points, self.keys[chain], self.transition, thin)
+            moves = self.settings[k].steps_per_draw
+            return path.move(self.settings[k], points, self.keys[chain], self.transition, moves)
 
         for k, moved in zip(range(1, N + 1), each(explore, range(1, N + 1)), strict=True):
             self._put(k, moved.points)
@@ -181,7 +189,7 @@ class Ladder:
         return Scan(cold, previous, log_ratio, swaps, n_grad, accept, unstable, arrived)
 
     def freeze(self, log_ratio: np.ndarray) -> None:
-        """End the tuning: sums and counts begin, with constants from earlier values ``(n, N + 1)`` of ``l``."""
+        """End the tuning: sums and counts begin, with constants from earlier log ratios ``(n, N + 1)``."""
         self.sums = LadderSums.start(self.betas, log_ratio, self.replicas)
         self.swapped = np.zeros(self.pairs)
         self.restarts[:] = 0

@@ -1,4 +1,4 @@
-"""The mixture of Gaussians from which a ladder starts: one for each mode that annealing met or climbs found.
+"""The mixture of Gaussians from which a ladder starts: one for each mode that annealing or an ascent has met.
 
 Its weights are those of the modes if these are Gaussians: the mass of a mode with density ``p`` is the exponential of
 the mean of ``log p`` over its draws and of their entropy.
@@ -11,15 +11,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from pmm_mcmc.coordinates.scale import MOST_DENSE, best_coordinates
-from pmm_mcmc.diagnostics.mode_weights import MOST_MODES, mode_labels
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.model.mixture import GaussianMixture
+from pmm_mcmc.tempering.mode_weights import MOST_MODES, mode_labels
 from pmm_mcmc.tempering.path import Points, TemperingPath
 
 __all__ = ["fitted_mixture"]
 
-# Draws that climb.
-_CLIMBING = 64
+# Ascents by which draws are assigned to modes.
+_ASCENTS = 64
 # Draws that a Gaussian is fitted to at least.
 _FEWEST = 20
 # Numbers of all Gaussians at most: 8 MiB.
@@ -30,20 +30,20 @@ _LOG_2PI_E = float(np.log(2.0 * np.pi)) + 1.0
 def fitted_mixture(
     path: TemperingPath, setting: TunedParameters, cold: Points, beyond: Sequence[Points]
 ) -> tuple[GaussianMixture, int]:
-    """Return a Gaussian for each mode of the draws, and the number of gradients of the climbs to modes.
+    """Return a Gaussian for each mode of the draws, and the number of gradients of the ascents to modes.
 
     Draws ``cold`` ``(n, ...)`` at temperature 1, whose ``setting`` it is, are in order of time; ``beyond`` are draws of
     each mode that ``cold`` has none of.
     """
-    value = path.value(setting.coordinates)
+    density = path.whitened_density(setting.coordinates)
     n_grad = 0
 
     def counted(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         nonlocal n_grad
         n_grad += len(y)
-        return value(y)
+        return density(y)
 
-    label = mode_labels(setting.coordinates.whiten(cold.position), counted, _CLIMBING)
+    label = mode_labels(setting.coordinates.whiten(cold.position), counted, _ASCENTS)
     order = np.argsort(-np.bincount(label), kind="stable")
     d = path.d
     limit = max(1, min(MOST_MODES, _NUMBERS // (d * d if d <= MOST_DENSE else d)))

@@ -12,16 +12,16 @@ from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import Engine, chains_of, empty_state, evaluated_at
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.model.mixture import GaussianMixture, path_numbers
-from pmm_mcmc.warmup.climb import Value
+from pmm_mcmc.warmup.ascent import Density
 
 __all__ = ["MOST_TRANSITIONS", "Moved", "Points", "TemperingPath"]
 
 
 class Points(NamedTuple):
-    """Positions ``z`` ``(n, d)``, and evaluations ``(n, 3 d + 2)`` there.
+    """Positions ``(n, d)``, and evaluations ``(n, 3 d + 2)`` there.
 
-    Columns are the gradients of the path in use, of the reference and of ``log_ratio``; then ``log_ratio`` itself and
-    the log density of the reference.
+    Columns of an evaluation are the gradient at the temperature in use, the gradient of the reference and that of the
+    log ratio, ``d`` each; then the log ratio itself and the log density of the reference.
     """
 
     position: np.ndarray
@@ -29,12 +29,12 @@ class Points(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Points], join: Callable[..., np.ndarray] = np.concatenate) -> Points:
-        """Return all points of some, one after the other, or along a new first axis by ``np.stack``."""
+        """Return several sets of points as one, one after the other, or along a new first axis by ``np.stack``."""
         return cls(*(join(arrays) for arrays in zip(*parts, strict=True)))
 
     @property
     def log_ratio(self) -> np.ndarray:
-        """The log density of the target over that of the reference."""
+        """The log density of the target minus that of the reference."""
         return self.evaluation[:, -2]
 
     @property
@@ -43,7 +43,7 @@ class Points(NamedTuple):
         return self.evaluation[..., -2] + self.evaluation[..., -1]
 
     def slope(self, beta: float) -> np.ndarray:
-        """Return the gradients at a temperature."""
+        """Return the gradients of the log density at an inverse temperature."""
         d = self.position.shape[-1]
         return self.evaluation[..., d : 2 * d] + beta * self.evaluation[..., 2 * d : 3 * d]
 
@@ -113,20 +113,23 @@ class TemperingPath:
         evaluation[bad, -2] = -np.inf
         return Points(position, evaluation)
 
-    def value(self, coordinates: Coordinates) -> Value:
-        """Return the function of the target's log density and gradient at whitened positions, for climbs."""
+    def whitened_density(self, coordinates: Coordinates) -> Density:
+        """Return the function of the target's log densities and gradients at whitened positions."""
         d = self.d
 
-        def value(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def density(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             with np.errstate(all="ignore"):
                 points = self.evaluate(coordinates.place(y))
                 gradient = coordinates.pull_back(points.evaluation[:, d : 2 * d] + points.evaluation[:, 2 * d : 3 * d])
             return np.where(np.isfinite(points.lp), points.lp, np.nan), gradient
 
-        return value
+        return density
 
-    def move(self, setting: TunedParameters, points: Points, keys: np.ndarray, start: int, thin: int) -> Moved:
-        """Make ``thin`` moves of each point at the temperature of a setting: ``K`` transitions each, from rest."""
+    def move(self, setting: TunedParameters, points: Points, keys: np.ndarray, start: int, moves: int) -> Moved:
+        """Make so many moves of each point at the temperature of a setting, of ``K`` transitions from rest each.
+
+        ``start`` is the number of moves that the keys have been used for.
+        """
         d = self.d
         beta = float(setting.coordinates.density_parameters[0])  # type: ignore[index]
         coordinates = setting.coordinates
@@ -139,6 +142,6 @@ class TemperingPath:
         chains.evaluated[:] = u
         chains.lp[:, 0] = evaluation[:, -1] + beta * evaluation[:, -2]
         ensemble = Ensemble(state, evaluation, keys, start * MOST_TRANSITIONS)
-        chunk = self.engine.advance(setting, ensemble, 1, thin=thin * setting.K)
+        chunk = self.engine.advance(setting, ensemble, 1, thin=moves * setting.K)
         moved = Points(chunk.position[:, 0].copy(), evaluation)
         return Moved(moved, chunk.n_grad[:, 0], chunk.accept[:, 0], chunk.unstable[:, 0])

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.diagnostics.mode_weights import MOST_MODES
 from pmm_mcmc.langevin.tempering import barriers
+from pmm_mcmc.tempering.mode_weights import MOST_MODES
 
 if TYPE_CHECKING:
     from pmm_mcmc.tempering.ladder import Ladder
@@ -25,7 +25,7 @@ _EVIDENCE = {
 
 
 def report_of(ladder: Ladder) -> xr.Dataset:
-    """Return the report of a ladder, without names of coordinates; modes that there are not are NaN."""
+    """Return the report of a ladder, without names of coordinates; there are ``MOST_MODES`` modes, the others NaN."""
     rung = ("rung",)
     pair = ("pair",)
     mode = ("mode",)

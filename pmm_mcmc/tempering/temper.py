@@ -79,7 +79,7 @@ def temper(
     reference
         "prior"; "gaussian", a mixture of Gaussians that is fitted to what annealing from around ``initvals`` meets; or
         "auto": the prior, if there is one to draw from, and from there such a mixture where it is nearer to the
-        posterior or climbs find a mode that chains from the prior do not reach.
+        posterior or ascents find a mode that chains from the prior do not reach.
     step
         A step whose friction and scaling the levels take.
     store, resume

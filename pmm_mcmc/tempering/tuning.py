@@ -1,7 +1,8 @@
-r"""How a ladder is found: annealing from the reference to the target, then rounds of tempering until the barrier holds.
+r"""How a ladder is found: annealing from the reference to the target, then rounds of tempering until it is steady.
 
 Each round of tempering is twice as long as the one before; after it every level is fitted to its own draws, and the
-temperatures are placed anew.
+temperatures are placed so that all pairs swap equally often.  The *barrier* is the sum of the rejections of all pairs,
+which does not depend on how many there are; tuning ends when it changes no more.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import numpy as np
 
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.tempering import barriers, equal_rejection, pairs_for
-from pmm_mcmc.tempering.annealing import ANNEALING, SCOUTS, Annealer, NoLadder, Stage, rejections_of
-from pmm_mcmc.tempering.climbs import look
+from pmm_mcmc.tempering.annealing import ANNEALING, PRIOR_DRAWS, Annealer, NoLadder, Stage, rejections_of
+from pmm_mcmc.tempering.ascents import search_modes_of_ladder
 from pmm_mcmc.tempering.ladder import Ladder, Scan
 from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
 from pmm_mcmc.warmup.step_size import step_for_acceptance
@@ -30,15 +31,15 @@ _STEADY = 0.1
 _BLOCKS = 4
 # Draws that a level is fitted to.
 _FITTED = 4000
-# Scans of a round whose draws between reference and posterior are climbed from.
+# Scans of a round from whose draws between reference and posterior ascents start.
 _KEPT_HOT = 8
-# Moves between two swaps at most.
-_MOST_THIN = 16
+# Moves between two swaps, at most.
+_MOST_MOVES = 16
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """What the user fixes of a ladder: its temperatures, its number of pairs, that its reference is the prior."""
+    """What the user fixes of a ladder: its inverse temperatures, its number of pairs, that it starts at the prior."""
 
     betas: np.ndarray | None = None
     pairs: int | None = None
@@ -67,17 +68,18 @@ class Tuner(Annealer):
     def run(self, start: np.ndarray | None) -> Iterator[Ladder | None]:
         """Tune: yield None after each step, and the tuned ladder at the end.
 
-        ``start`` ``(n, d)`` is what a Gaussian covers at first where there is no prior.
+        Where there is no prior, the reference is at first a Gaussian that covers ``start`` ``(n, d)``.
         """
         stages, points = yield from self.annealed(start, self.fixed.from_prior)
         ladder = yield from self._temper(stages, points)
-        self.look_around(ladder)
+        self.search_modes(ladder)
         ladder.freeze(self._last)
         yield ladder
 
     # -- tempering ---------------------------------------------------------------------------------------------------
 
     def _temper(self, stages: list[Stage], points: Points) -> Generator[None, None, Ladder]:
+        """Return the ladder after rounds of tempering, from the steps of annealing and its chains at the target."""
         betas, rejections = rejections_of(stages)
         order = np.arange(self.chains)
         ladder = Ladder(
@@ -90,9 +92,9 @@ class Tuner(Annealer):
         steady = 0
         while True:
             left = self.tune - ladder.transition
-            thin = max(setting.steps_per_draw for setting in ladder.settings[1:])
+            moves = max(setting.steps_per_draw for setting in ladder.settings[1:])
             enough = 1 if pairs_for(self.barrier) == pairs_for(0.0) else 2  # no ladder has fewer pairs
-            last = left < 3 * scans * thin or steady >= enough
+            last = left < 3 * scans * moves or steady >= enough
             rejections = yield from self._round(ladder, scans, last)
             previous = self.barrier
             self.barrier = float(barriers(rejections).sum())
@@ -132,32 +134,28 @@ class Tuner(Annealer):
         ladder.n_grad = np.full(ladder.replicas, self.spent / ladder.replicas)
 
     def _round(self, ladder: Ladder, scans: int, last: bool) -> Generator[None, None, np.ndarray]:
-        """Temper; fit each level to its draws, but for the last time; return the rejection of each pair."""
-        C = ladder.replicas
+        """Make so many scans, then set each level by its draws; return the rejection of each pair."""
+        replicas = ladder.replicas
         levels = ladder.pairs + 1
-        fitting_scans = max(scans // 2, min(scans, _FITTED // C))
-        log_ratio = np.empty((scans, C, levels))
-        previous = np.empty((scans, C, levels))
-        swaps = np.zeros(levels - 1)
+        fitting_scans = max(scans // 2, min(scans, _FITTED // replicas))  # those at the end, to which levels are fitted
+        log_ratio = np.empty((scans, replicas, levels))
+        log_ratio_before = np.empty((scans, replicas, levels))
+        swap_rate = np.zeros(levels - 1)
         draws: list[Points] = []
-        block = max(1, scans // _BLOCKS)
         accept: list[np.ndarray] = []
         for i in range(scans):
             scan: Scan = ladder.advance(self.path, self._each)
             log_ratio[i] = scan.log_ratio
-            previous[i] = scan.before
-            swaps += scan.swaps.mean(axis=0) / scans
+            log_ratio_before[i] = scan.before
+            swap_rate += scan.swaps.mean(axis=0) / scans
             ladder.n_grad += scan.n_grad.sum(axis=1)
             accept.append(scan.accept.mean(axis=0))
-            if i >= scans - fitting_scans and i % max(1, fitting_scans * C // _FITTED) == 0:
+            if i >= scans - fitting_scans and i % max(1, fitting_scans * replicas // _FITTED) == 0:
                 draws.append(Points(ladder.position[ladder.slot], ladder.evaluation[ladder.slot]))
             if self.path.mixture is None and (i + 1) % max(1, scans // _KEPT_HOT) == 0:
                 self._hot.append(ladder.position[ladder.slot[:, 1:-1]].reshape(-1, self.path.d))
-            if (i + 1) % block == 0:
-                mean = np.mean(accept, axis=0)
-                for k in range(1, levels):
-                    step = step_for_acceptance(ladder.settings[k].step_size, float(mean[k]))
-                    ladder.settings[k] = self._with_step(ladder.settings[k], step)
+            if (i + 1) % max(1, scans // _BLOCKS) == 0:
+                self._adapt_steps(ladder, np.mean(accept, axis=0))
                 accept = []
             self.transition = ladder.transition
             self.spent = float(ladder.n_grad.sum())
@@ -165,39 +163,51 @@ class Tuner(Annealer):
         self._last = log_ratio.reshape(-1, levels)
         self._cold = [points.take((slice(None), -1)) for points in draws]
         for k in range(1, levels):
-            old = ladder.settings[k]
-            beta = float(ladder.betas[k])
-            met = Points.joined([points.take((slice(None), k)) for points in draws])
-            fitted = old if last else self._fitted(met.position, met.slope(beta), beta, old.step_size)
-            # Swaps that are accepted forget l, too.
-            limit = math.ceil(_MOST_THIN * min(1.0, 2.0 * float(1.0 - swaps[k - 1 : k + 1].mean())) ** 2)
-            thin = min(max(1, limit), _thin(previous[:, :, k], log_ratio[:, :, k], old.steps_per_draw))
-            ladder.settings[k] = fitted._replace(steps_per_draw=thin)
-        return 1.0 - swaps
+            setting = ladder.settings[k]
+            # Swaps that are accepted forget the log ratio, too.
+            rejection = float(1.0 - swap_rate[k - 1 : k + 1].mean())
+            limit = max(1, math.ceil(_MOST_MOVES * min(1.0, 2.0 * rejection) ** 2))
+            moves = _moves_between_swaps(log_ratio_before[:, :, k], log_ratio[:, :, k], setting.steps_per_draw)
+            if not last:
+                beta = float(ladder.betas[k])
+                level_draws = Points.joined([points.take((slice(None), k)) for points in draws])
+                setting = self._fitted(level_draws.position, level_draws.slope(beta), beta, setting.step_size)
+            ladder.settings[k] = setting._replace(steps_per_draw=min(limit, moves))
+        return 1.0 - swap_rate
 
-    def look_around(self, ladder: Ladder) -> None:
-        """Look for modes that no draw of the last round at the posterior is in, where the reference is the prior."""
+    def _adapt_steps(self, ladder: Ladder, accept: np.ndarray) -> None:
+        """Adapt the step of each level but the reference to its mean acceptance."""
+        for k in range(1, len(accept)):
+            step = step_for_acceptance(ladder.settings[k].step_size, float(accept[k]))
+            ladder.settings[k] = self._with_step(ladder.settings[k], step)
+
+    def search_modes(self, ladder: Ladder) -> None:
+        """Search for modes that no draw of the last round at the posterior is in, where the reference is the prior."""
         if self.path.mixture is not None:
             ladder.other_modes = self._others
             return
         rng = np.random.default_rng([*self.key.tolist(), ANNEALING, self.path.d])
         cold = Points.joined(self._cold, np.stack)
-        prior = self._draw(SCOUTS).position
+        prior = self._draw(PRIOR_DRAWS).position
         n_grad = int(ladder.n_grad.sum())
-        modes, _, gradients = look(self.path, ladder.settings[-1], np.concatenate(self._hot), cold, prior, n_grad, rng)
+        hot = np.concatenate(self._hot)
+        modes, _, gradients = search_modes_of_ladder(self.path, ladder.tuned, hot, cold, prior, n_grad, rng)
         met_before = self._others.mass > 0.0 and not modes.mass > 0.0
         ladder.other_modes = self._others if met_before else modes
-        ladder.n_grad += (gradients + SCOUTS) / ladder.replicas
+        ladder.n_grad += (gradients + PRIOR_DRAWS) / ladder.replicas
 
 
-def _thin(previous: np.ndarray, log_ratio: np.ndarray, thin: int) -> int:
-    """Return the moves after which the correlation of ``l`` is below one half."""
-    x = previous[1:].ravel()
-    y = log_ratio[1:].ravel()
+def _moves_between_swaps(start: np.ndarray, end: np.ndarray, moves: int) -> int:
+    """Return the number of moves after which log ratios correlate by less than one half.
+
+    ``start`` and ``end`` ``(scan, replica)`` are the log ratios at both ends of so many ``moves``.
+    """
+    x = start[1:].ravel()
+    y = end[1:].ravel()
     x = x - x.mean()
     y = y - y.mean()
     scale = math.sqrt(float((x**2).sum() * (y**2).sum()))
-    rho = float((x * y).sum()) / scale if scale > 0.0 else 0.0
-    if not 0.0 < rho < 1.0:
-        return 1 if rho <= 0.0 else _MOST_THIN
-    return max(1, min(_MOST_THIN, math.ceil(thin * math.log(0.5) / math.log(rho))))
+    correlation = float((x * y).sum()) / scale if scale > 0.0 else 0.0
+    if not 0.0 < correlation < 1.0:
+        return 1 if correlation <= 0.0 else _MOST_MOVES
+    return max(1, min(_MOST_MOVES, math.ceil(moves * math.log(0.5) / math.log(correlation))))

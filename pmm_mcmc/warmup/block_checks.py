@@ -1,6 +1,7 @@
-"""Checks and estimates from the draws of one warm-up block: usable draws, fit of the setting, new setting.
+"""What the draws of a block of warm-up show: which are past the transient, whether the setting fits, a new setting.
 
-Masks named ``usable`` are ``(chain, n)``: true for draws past the transient, the way down from the start.
+The *transient* is the way of a chain from its start to where the posterior has its mass.  Masks named ``usable``
+``(chain, n)`` are true for draws past it.
 """
 
 from __future__ import annotations
@@ -17,13 +18,12 @@ from pmm_mcmc.langevin.methods import HARMONIC
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.friction import largest_spread
 from pmm_mcmc.warmup.stein_identity import too_wide
-from pmm_mcmc.warmup.step_size import lipschitz_bound, rare_curvature
+from pmm_mcmc.warmup.step_size import curvature_bound, rare_curvature
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = [
     "curvature",
     "failed",
-    "fits",
     "narrowness",
     "past_transient",
     "refitted",
@@ -31,6 +31,7 @@ __all__ = [
     "steps_for_autocorrelation",
     "visibly_wide",
     "whitened",
+    "whitens",
 ]  # fmt: skip
 
 # Numbers of the positions whose autocorrelations are computed at a time: eight megabytes.
@@ -47,7 +48,7 @@ def whitened(coordinates: Coordinates, block: Block) -> tuple[np.ndarray, np.nda
     return coordinates.whiten(block.position), coordinates.pull_back(block.gradient)
 
 
-def fits(coordinates: Coordinates, block: Block, usable: np.ndarray) -> bool:
+def whitens(coordinates: Coordinates, block: Block, usable: np.ndarray) -> bool:
     """Return whether a preconditioner that was fitted on older draws whitens those of a block."""
     if not usable.any() or block.position.shape[2] == 0:
         return bool(usable.any())
@@ -73,7 +74,7 @@ def _rows(draws: np.ndarray, usable: np.ndarray) -> np.ndarray:
 
 
 def visibly_wide(block: Block, usable: np.ndarray, target_bias: float) -> bool:
-    """Return whether draws, if nearly all are usable, show a bias well above the target."""
+    """Return whether draws show a bias well above the target; False unless nearly all are usable."""
     if usable.mean() < THRESHOLDS.settled_share or block.position.shape[2] == 0:
         return False
     return too_wide(block.position, block.gradient, target_bias)
@@ -94,7 +95,7 @@ def curvature(
     y, g = whitened(coordinates, window)
     harmonic = arguments.kernel.dynamics == HARMONIC
     if gradient_at is None or arguments.kernel.adjusted or window.position.shape[2] < 2:
-        return lipschitz_bound(y, g, usable, harmonic, arguments.sees_curvature)
+        return curvature_bound(y, g, usable, harmonic, arguments.sees_curvature)
 
     def whitened_gradient(point: np.ndarray) -> np.ndarray:
         return coordinates.pull_back(gradient_at(coordinates.place(point)))

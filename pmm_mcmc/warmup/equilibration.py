@@ -25,15 +25,15 @@ import numpy as np
 import xarray as xr
 
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Engine, model_side
+from pmm_mcmc.engines.contract import Chunk, Engine, in_model_coordinates
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import GHMC, METHODS, OVERDAMPED, Kernel
 from pmm_mcmc.warmup.block_checks import steps_for_autocorrelation
 from pmm_mcmc.warmup.friction import adjusted_friction
-from pmm_mcmc.warmup.pooled import Warming, training_chains
 from pmm_mcmc.warmup.standard_errors import largest_t
 from pmm_mcmc.warmup.step_size import step_for_acceptance, with_adjusted_step
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
+from pmm_mcmc.warmup.warming import Warming, training_chains
 
 __all__ = ["EQUILIBRATION", "Equilibration", "adjusted_setting", "least_acceptance", "report_of"]
 
@@ -52,19 +52,12 @@ def adjusted_setting(tuned: TunedParameters, kernel: Kernel, step: float | None 
         K=1,
         friction=adjusted_friction(step) * tuned.friction,
         steps_per_draw=1,
-        halving_cost=math.nan,
-        expected_bias=0.0,
     )
 
 
 def least_acceptance(accept: np.ndarray) -> float:
     """Return the acceptance rate of the chain that accepts least: of more than 20 chains, their 5 % quantile."""
     return float(np.quantile(accept, 0.05, method="lower"))
-
-
-def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return means over the first axis, and their standard errors."""
-    return values.mean(axis=0), values.std(axis=0, ddof=1) / np.sqrt(len(values))
 
 
 @dataclass
@@ -122,7 +115,7 @@ class Equilibration:
         ensemble = warming.ensemble
         ensemble.rest_at_draws(kernel, GHMC)
         d = ensemble.state.shape[1] // 4
-        start, _ = model_side(warming.tuned.coordinates.place(ensemble.state[:, :d]), ensemble.evaluation)
+        start, _ = in_model_coordinates(warming.tuned.coordinates.place(ensemble.state[:, :d]), ensemble.evaluation)
         tuned = adjusted_setting(warming.tuned, kernel)
         rows = max(2, min(THRESHOLDS.adaptation_block, -(-16 * THRESHOLDS.adaptation_block // len(start))))
         return cls(tuned, length, arguments.steps_per_draw, start.mean(axis=0), min(rows, length))
@@ -145,8 +138,8 @@ class Equilibration:
             distances = chunk.model_position - self.centre
             accept.append(chunk.accept.mean(axis=1))
             means.append(np.stack([distances.mean(axis=1), (distances**2).mean(axis=1)], axis=1))
-            learners = max(training_chains(d) - processes.own.start - chains.start, 0)
-            training.append(distances[:learners].copy())
+            training_rows = max(training_chains(d) - processes.chains.start - chains.start, 0)
+            training.append(distances[:training_rows].copy())
             look(chains, chunk)
 
         earlier = warming.n_grad
@@ -155,14 +148,14 @@ class Equilibration:
         (distances,) = processes.join(np.concatenate(training))
         self.n_grad += float((warming.n_grad - earlier).mean())
         self.done += self.rows
-        if not self._adapted():
-            self._judge(all_means, distances, usable)
+        if not self._step_changed():
+            self._check(all_means, distances, usable)
         self.finished = self.ended or self.done >= self.length
         self.rows = min(self.rows, self.length - self.done)
         if self.finished:
             self._finish()
 
-    def _adapted(self) -> bool:
+    def _step_changed(self) -> bool:
         """Adapt the step to the last block; return whether it changed, so that equilibration begins anew."""
         if self.rounds >= THRESHOLDS.most_rounds:
             return False
@@ -178,7 +171,7 @@ class Equilibration:
         self.latest = self.latest[:0]
         return True
 
-    def _judge(self, means: np.ndarray, distances: np.ndarray, usable: np.ndarray) -> None:
+    def _check(self, means: np.ndarray, distances: np.ndarray, usable: np.ndarray) -> None:
         """Decide whether the chains have forgotten their start."""
         if self.fixed is None:
             self.fixed = self.done - self.rows
@@ -198,9 +191,10 @@ class Equilibration:
         """Return whether the means over chains changed between the last two blocks by more than chance."""
         if len(self.latest) == 1:
             return False
-        change, error = mean_and_error(self.latest - self.before)
-        limit = largest_t(change.size, len(self.latest) - 1)
-        return bool((np.abs(change) > limit * error).any())
+        change = self.latest - self.before
+        mean = change.mean(axis=0)
+        error = change.std(axis=0, ddof=1) / np.sqrt(len(change))
+        return bool((np.abs(mean) > largest_t(mean.size, len(change) - 1) * error).any())
 
     def _finish(self) -> None:
         """Choose the number of transitions for a draw."""

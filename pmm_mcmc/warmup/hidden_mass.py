@@ -1,8 +1,8 @@
-"""Mass that draws have not met: around them, and about a maximum within them.
+"""Mass that draws have not met and that has no maximum of its own: around them, and in a spike within them.
 
-Both are estimated without bias from places ``(m, d)`` whose law is known, with their log densities ``places_lp``, and
-compared with the mass of draws ``y`` ``(n, d)`` with their log densities ``lp``.  All positions are whitened, and log
-densities up to one constant.
+Both are estimated without bias, as by importance sampling, from places ``(m, d)`` whose law is known, with their log
+densities ``places_lp``, and compared with the mass of draws ``y`` ``(n, d)`` with their log densities ``lp``.  All
+positions are whitened, and log densities are up to one constant.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import gammaln
 
-from pmm_mcmc.warmup.thresholds import THRESHOLDS
+from pmm_mcmc.warmup.search_thresholds import SEARCH
 
 __all__ = ["follows_gradient", "lowest_of_gaussian", "mass_about", "mass_around"]
 
@@ -27,7 +27,7 @@ def mass_around(places: np.ndarray, places_lp: np.ndarray, y: np.ndarray, lp: np
     d = y.shape[1]
     radius = np.sqrt((places**2).sum(axis=1))
     log_sphere = np.log(2.0) + 0.5 * d * np.log(np.pi) - gammaln(0.5 * d)
-    log_span = np.log(np.log(THRESHOLDS.furthest / THRESHOLDS.nearest))
+    log_span = np.log(np.log(SEARCH.furthest / SEARCH.nearest))
     centre = y.mean(axis=0)
     furthest = np.sqrt(((y - centre) ** 2).sum(axis=1).max()) + np.linalg.norm(centre)
     masses = np.where(radius > 1.5 * furthest, places_lp + d * np.log(radius) + log_sphere + log_span, -np.inf)
@@ -37,7 +37,7 @@ def mass_around(places: np.ndarray, places_lp: np.ndarray, y: np.ndarray, lp: np
 def follows_gradient(
     value: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], y: np.ndarray, longest: float
 ) -> np.ndarray:
-    """Return whether the log density changes by what gradients say, inwards and until these say two at most.
+    """Return whether the log density changes as its gradients say on a way inwards on which they say 2 nats at most.
 
     A difference of large numbers, such as of log-gamma functions, is rounding far out, of thousands if they are of
     1e19: it does not follow its gradient, or that does not follow itself.  ``value`` returns log densities and
@@ -73,7 +73,7 @@ def mass_about(
     eigenvectors of the negative Hessian matrix, ``value`` returns log densities at positions.
     """
     values, vectors = spectrum
-    if not values[0] > THRESHOLDS.flattest * values[-1]:
+    if not values[0] > SEARCH.flattest * values[-1]:
         return 0.0
     places_lp = value(maximum + (z / np.sqrt(values)) @ vectors.T)
     log_q = 0.5 * np.log(values / (2.0 * np.pi)).sum() - 0.5 * (z**2).sum(axis=1)
@@ -82,11 +82,11 @@ def mass_about(
 
 
 def _share(log_masses: np.ndarray, y: np.ndarray, lp: np.ndarray) -> float:
-    """Return the share of the mean of these masses in its sum with that of the draws; 0 if it is small.
+    """Return the mean of these masses over its sum with the mass that draws stand for; 0 if it is small.
 
     Draws stand for the exponential of the mean log density and the entropy.  That of independent Gaussians as wide, and
     no narrower than the whitened coordinates should be, is larger: draws stand for less, not more.
     """
     entropy = 0.5 * np.log(2.0 * np.pi * np.e * np.maximum(y.var(axis=0), 1.0)).sum()
     ratio = np.logaddexp.reduce(log_masses) - np.log(len(log_masses)) - np.mean(lp) - entropy
-    return float(1.0 / (1.0 + np.exp(-min(ratio, 700.0)))) if ratio > np.log(THRESHOLDS.hidden_mass) else 0.0
+    return float(1.0 / (1.0 + np.exp(-min(ratio, 700.0)))) if ratio > np.log(SEARCH.hidden_mass) else 0.0

@@ -1,4 +1,4 @@
-"""A record of the modes that scouts, climbs from far out (:mod:`pmm_mcmc.warmup.scouts`), find beside the chains'."""
+"""A record of the modes that the search at the end of a warm-up (:mod:`pmm_mcmc.warmup.mode_search`) has found."""
 
 from __future__ import annotations
 
@@ -9,25 +9,20 @@ __all__ = ["OTHER_MODES", "OtherModes"]
 
 
 class OtherModes(NamedTuple):
-    """The modes that scouts find apart from those of the chains.
+    """The modes beside those that the chains visit.
 
     Attributes
     ----------
     mass
-        Share of the posterior in other modes, as estimated; 0 if there are none, NaN if nobody looked.
+        Share of the posterior in other modes, as estimated; 0 if there are none, NaN if there was no search.
     coordinate, position
         Number of the unconstrained coordinate in which the largest of them is furthest away, and its position there;
-        -1 and NaN if there is none, or if the mass is a broad slab or a narrow spike
-        (:mod:`pmm_mcmc.warmup.hidden_mass`).
-    visited
-        1 if chains visit every mode: coordinate and position are then those of a mode whose volume differs from that
-        of the highest one.  0 otherwise.
+        -1 and NaN if there is none, or if the mass has no maximum of its own (:mod:`pmm_mcmc.warmup.hidden_mass`).
     """
 
     mass: float = math.nan
     coordinate: int = -1
     position: float = math.nan
-    visited: int = 0
 
     @property
     def statistics(self) -> dict[str, float | int]:
@@ -36,4 +31,4 @@ class OtherModes(NamedTuple):
 
 
 # The names of the fields among the statistics of draws.
-OTHER_MODES = ("other_modes", "other_mode_coordinate", "other_mode_position", "other_mode_visited")
+OTHER_MODES = ("other_modes", "other_mode_coordinate", "other_mode_position")

@@ -1,7 +1,8 @@
 """The warm-up schedule of chains that are tuned together: blocks of transitions, an update after each, then checks.
 
 Any engine can follow it: run the chains to :attr:`Warmup.boundary`, pass their draws to :meth:`Warmup.observe`, and go
-on with the setting that :meth:`Warmup.update` returns.
+on with the setting that :meth:`Warmup.update` returns.  The setting (:class:`TunedParameters`) is a step size with its
+number of midpoints ``K``, a friction, the preconditioner with the non-centring, and the transitions of a draw.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _DOUBLE = 2.0  # largest growth of a step from block to block
 
 @dataclass
 class Warmup:
-    """The state of a warm-up of at most ``length`` transitions of each chain.
+    """A warm-up in progress, of at most ``length`` transitions of each chain.
 
     Attributes
     ----------
@@ -45,18 +46,18 @@ class Warmup:
     shortest
         Transitions of the first block.
     ends
-        Where the warm-up ends at the latest: at its "length", where a check of the frozen setting has "passed", or
-        where it is "frozen".
+        What ends the warm-up before its last transition: nothing ("length"), a check of the frozen setting that has
+        "passed", or that it is "frozen".
     done, boundary
         Transitions observed so far; the transition at which the current block ends.
     frozen
         Transition at which the setting was frozen, ``None`` before.
-    clean
+    passed
         Whether the last check passed; ``None`` before the first.
     source
         After :meth:`update`: for each chain, the number of the chain whose state it continues from.
     blocks
-        Draws that the next update or check looks at, in order of time.
+        Draws from which the next update or check learns, in order of time.
     """
 
     arguments: MethodArguments
@@ -68,16 +69,16 @@ class Warmup:
     done: int = 0
     boundary: int = 0
     frozen: int | None = None
-    clean: bool | None = None
+    passed: bool | None = None
     source: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     blocks: list[Block] = field(default_factory=list)
     _noncentring: NoncentringFit = field(default_factory=NoncentringFit)
-    _before: np.ndarray = field(default_factory=lambda: np.zeros((1, 0, 0)))
-    _extensions: int = 0
-    _cap: float = 1.0
-    _lipschitz: float = 1.0
+    _adapted: np.ndarray = field(default_factory=lambda: np.zeros((1, 0, 0)))  # positions of the last adaptation
+    _extensions: int = 0  # checks beyond ``length``
+    _cap: float = 1.0  # largest step over the one that the curvature allows
+    _curvature: float = 1.0  # the largest that matters to the step, in whitened coordinates
     _local: LocalCurvature = field(default_factory=LocalCurvature)
-    _tried: bool = False
+    _tried: bool = False  # whether there was a trial of frictions, or no need of one
     _trial: FrictionTrial | None = None
 
     @classmethod
@@ -103,8 +104,8 @@ class Warmup:
         self = cls(arguments, length, tuned, least, shortest, ends)
         nothing = np.zeros((1, len(position)))
         window = Block(position[None], gradient[None], *[nothing] * 5)
-        self._lipschitz = block_checks.curvature(arguments, tuned.coordinates, window, nothing == 0.0, self._local)
-        self._set_step(step_size.start(arguments, self.tuned, self._lipschitz))
+        self._curvature = block_checks.curvature(arguments, tuned.coordinates, window, nothing == 0.0, self._local)
+        self._set_step(step_size.start(arguments, self.tuned, self._curvature))
         self.boundary = self._next_boundary(1)
         return self
 
@@ -116,25 +117,25 @@ class Warmup:
     @property
     def ready(self) -> bool:
         """Whether the setting is frozen and its last check, if there are any, passed."""
-        return self.frozen is not None and (self.clean is True or self.ends == "frozen")
+        return self.frozen is not None and (self.passed is True or self.ends == "frozen")
 
     @property
-    def learning(self) -> float:
-        """Largest number of chains in the draws of the next block: no later block has more, even a short one."""
+    def learning_chains(self) -> float:
+        """Most chains of the next block whose draws are learnt from: no block has more than an earlier one."""
         return len(self.blocks[-1].lp) if self.blocks else math.inf
 
     @property
     def replaces(self) -> bool:
-        """Whether chains have had the time to pass the transient, and one that has not is replaced."""
+        """Whether a chain that is still on its way down from its start is replaced by a copy of another."""
         return self.done >= min(THRESHOLDS.first_block, timetable.latest_freeze(self.length))
 
     @property
     def tolerance(self) -> float:
-        """Energy that a step may gain beyond the guard's threshold, as a share of its kinetic energies."""
+        """Energy that a step may gain beyond the guard against unstable steps, over its kinetic energies."""
         return THRESHOLDS.energy_tolerance if self.frozen is None else 0.0
 
     def observe(self, block: Block, structure: Structure | None = None) -> None:
-        """Record the draws of all chains in the current block, with what the engine returned there."""
+        """Record the draws of the chains in the current block, with the evaluations there."""
         if structure is not None and not structure.is_identity:
             block = self._noncentring.observe(block, structure, self.frozen is None)
         chains = len(block.lp)
@@ -159,7 +160,7 @@ class Warmup:
             self._check(block)
         else:
             self._adapt(engine)
-        unsound = self.clean is False and step_size.found_by_curvature(self.arguments)
+        unsound = self.passed is False and step_size.found_by_curvature(self.arguments)
         if self.ends != "length" and self.ready:
             self.stop()
         if self.finished and not (unsound and self._extend(block)):
@@ -174,7 +175,7 @@ class Warmup:
 
     @property
     def _stiffness(self) -> float:
-        return timetable.stiffness(self._lipschitz + (self.arguments.kernel.dynamics == HARMONIC))
+        return timetable.stiffness(self._curvature + (self.arguments.kernel.dynamics == HARMONIC))
 
     def _next_boundary(self, chains: int) -> int:
         if self.frozen is not None:
@@ -189,8 +190,7 @@ class Warmup:
             self._end_trial()
         self._noncentring = NoncentringFit()
         self.length = self.boundary = self.done
-        tuned = step_size.with_costs(self.arguments, self.tuned, self._lipschitz, self._refined())
-        self.tuned = tuned._replace(steps_per_draw=self._steps_per_draw())
+        self.tuned = self.tuned._replace(steps_per_draw=self._steps_per_draw())
         return self.tuned
 
     def _extend(self, block: Block) -> bool:
@@ -220,13 +220,13 @@ class Warmup:
         if self._trial is not None:
             self._record_trial(block)
         else:
-            whitens = block_checks.fits(previous.coordinates, block, usable[:, -n:])
+            fits = block_checks.whitens(previous.coordinates, block, usable[:, -n:])
             self._refit(window, usable, engine)
             self._restep(window, usable, block, failing)
             step = self.tuned.step_size
             steady = max(step / previous.step_size, previous.step_size / step) < THRESHOLDS.steady
             healthy = failing == 0.0 and np.array_equal(self.source, np.arange(len(self.source)))
-            if self.done >= self.least * self._stiffness and whitens and steady and healthy:
+            if self.done >= self.least * self._stiffness and fits and steady and healthy:
                 if not self._tried:
                     self._try_friction(window, usable)
                 if self._trial is None:
@@ -240,7 +240,7 @@ class Warmup:
 
     def _freeze(self) -> None:
         self.frozen = self.done
-        self._before = self.blocks[0].position
+        self._adapted = self.blocks[0].position
         self.blocks = []
         self._noncentring = NoncentringFit()
 
@@ -258,7 +258,7 @@ class Warmup:
         gradient_at = (
             None if engine is None else partial(engine.gradient_at, density_parameters=coordinates.density_parameters)
         )
-        self._lipschitz = block_checks.curvature(self.arguments, coordinates, window, usable, self._local, gradient_at)
+        self._curvature = block_checks.curvature(self.arguments, coordinates, window, usable, self._local, gradient_at)
 
     def _restep(self, window: Block, usable: np.ndarray, block: Block, failing: float) -> None:
         step = self.tuned.step_size
@@ -274,12 +274,12 @@ class Warmup:
         self._set_step(step)
 
     def _capped_step(self) -> float:
-        longest = self._cap * step_size.longest(self.arguments, self.tuned, self._lipschitz)
+        longest = self._cap * step_size.longest(self.arguments, self.tuned, self._curvature)
         # On a slope that overflows no step is stable, and one of 0 would stay there.
         return longest if longest > 0.0 else THRESHOLDS.shrink * self.tuned.step_size
 
     def _set_step(self, step: float) -> None:
-        self.tuned = step_size.with_step(self.arguments, self.tuned, step, self._lipschitz)
+        self.tuned = step_size.with_step(self.arguments, self.tuned, step, self._curvature)
 
     def _is_too_wide(self, block: Block, usable: np.ndarray) -> bool:
         return self.done >= self.least and block_checks.visibly_wide(block, usable, self.arguments.target_bias)
@@ -329,20 +329,15 @@ class Warmup:
         usable = past_transient(-block.lp, d, narrowness(block.gradient, d))
         failing = float((block_checks.failed(block) & usable).mean())
         draws = Block.newest(self.blocks)
-        self.clean = failing <= THRESHOLDS.failure_rate and not self._is_too_wide(draws, usable)
-        if not self.clean and step_size.found_by_curvature(self.arguments):
+        self.passed = failing <= THRESHOLDS.failure_rate and not self._is_too_wide(draws, usable)
+        if not self.passed and step_size.found_by_curvature(self.arguments):
             self._set_step(THRESHOLDS.shrink * self.tuned.step_size)
             self.blocks = []
-
-    def _refined(self) -> float:
-        """Return the share of refined steps at the final setting, 0 if it has no draws."""
-        refined = [block.refined > 0 for block in self.blocks] if self.frozen is not None else []
-        return float(np.concatenate(refined, axis=1).mean()) if refined else 0.0
 
     def _steps_per_draw(self) -> int:
         if self.arguments.steps_per_draw is not None:
             return self.arguments.steps_per_draw
         positions = [block.position for block in self.blocks]
         if sum(position.shape[1] for position in positions) < THRESHOLDS.least_check:
-            return steps_for_autocorrelation(self._before)  # after a short warm-up, or a late shrink of the step
+            return steps_for_autocorrelation(self._adapted)  # after a short warm-up, or a late shrink of the step
         return steps_for_autocorrelation(np.concatenate(positions, axis=1))

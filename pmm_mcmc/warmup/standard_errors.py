@@ -16,7 +16,7 @@ __all__ = [
     "degrees_of_freedom",
     "largest_t",
     "poisson_limit",
-    "spread",
+    "standard_error",
     "worth_independent",
 ]
 
@@ -27,7 +27,7 @@ def count_pieces(chains: int, draws: int, pieces: int = THRESHOLDS.pieces) -> in
 
 
 def degrees_of_freedom(chains: int, draws: int, pieces: int = THRESHOLDS.pieces) -> int:
-    """Return the degrees of freedom of the standard errors of :func:`spread`."""
+    """Return the degrees of freedom of the standard errors of :func:`standard_error`."""
     return max(1, chains * count_pieces(chains, draws, pieces) - 1)
 
 
@@ -39,13 +39,16 @@ def batch_means(values: np.ndarray, pieces: int = THRESHOLDS.pieces) -> np.ndarr
     return values[:, draws - used :].reshape(chains * cut, used // cut, p).mean(axis=1)
 
 
-def spread(values: np.ndarray) -> np.ndarray:
+def standard_error(values: np.ndarray) -> np.ndarray:
     """Return standard errors ``(p,)`` of the means of ``(chain, draw, p)`` values."""
     return between_pieces(batch_means(values), len(values))
 
 
 def between_pieces(values: np.ndarray, chains: int) -> np.ndarray:
-    """Return standard errors of means of batch means ``(pieces, p)``: between batches or, if larger, between chains."""
+    """Return the standard errors ``(p,)`` of means from batch means ``(pieces, p)``: the larger of two.
+
+    They are that from the variance between batches, and that from the variance between chains.
+    """
     n = len(values)
     se = values.std(axis=0, ddof=1) / np.sqrt(n)
     if chains > 1:

@@ -1,4 +1,4 @@
-"""The Stein identity of each coordinate: it fails where the steps are too long, and so shows their bias."""
+"""Stein's identity of each coordinate: it fails where the steps are too long, and so shows their bias."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BYTES = 2**24
 
 
 class Identity(NamedTuple):
-    """The Stein identity of ``d`` coordinates.
+    """Stein's identity of ``d`` coordinates, as their draws fulfil it.
 
     Attributes
     ----------

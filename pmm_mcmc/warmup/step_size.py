@@ -1,6 +1,7 @@
 """Step size and number of midpoints from the curvature of the posterior in whitened coordinates.
 
-The curvature is seen in ``|dg| / |dy|``, changes of the gradient over changes of the position between successive draws.
+The curvature, the largest eigenvalue of the negative Hessian matrix, shows in ``|dg| / |dy|``: changes of the gradient
+over changes of the position between successive draws.
 The automatic step is the longest for which the method's relative error of the variance, exact on the Gaussian of that
 curvature, stays within :func:`allowed_error`.
 """
@@ -16,29 +17,34 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.langevin.methods import METHODS, OVERDAMPED, Kernel, Scheme
-from pmm_mcmc.langevin.stability import SOUND, steepest_curvature
-from pmm_mcmc.langevin.transitions import SUBSTEPS
 from pmm_mcmc.warmup.friction import adjusted_friction, default_friction
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = [
-    "allowed_error", "expected_bias", "fixed_setting", "found_by_curvature", "in_exact_laws", "lipschitz_bound",
-    "longest", "midpoint_count", "rare_curvature", "safe_step", "start", "step_for_acceptance", "with_adjusted_step",
-    "with_costs", "with_step",
+    "allowed_error",
+    "curvature_bound",
+    "fixed_setting",
+    "found_by_curvature",
+    "longest",
+    "midpoint_count",
+    "rare_curvature",
+    "safe_step",
+    "start",
+    "step_for_acceptance",
+    "with_adjusted_step",
+    "with_step",
 ]  # fmt: skip
 
 
-def lipschitz_bound(
+def curvature_bound(
     position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool, refines: bool
 ) -> float:
-    """Return a bound of the curvature from successive whitened positions and gradients ``(chain, n, d)``.
+    """Return the largest curvature that successive whitened positions and gradients ``(chain, n, d)`` show.
 
-    Of these, draws past the transient are ``usable`` ``(chain, n)``.  The bound is that of the gradient's ``remainder``
-    if the harmonic flow integrates its linear part ``-y``.  It is the larger of two numbers.  The first is the 99 %
-    quantile of ``|dg| / |dy|`` over successive draws, 99.9 % for a method that ``refines`` no step and must be stable
-    nearly everywhere.  The second is the 97 % quantile of the same along the direction in which the gradient varies
-    most: it sees a few stiff directions that the first, which averages over directions, would miss; on a Gaussian it is
-    their exact curvature.
+    Draws past the transient are ``usable`` ``(chain, n)``.  If the harmonic flow integrates the linear part ``-y`` of
+    the gradient, it is the curvature of the ``remainder``.  It is the larger of :func:`rare_curvature` and the 97 %
+    quantile of ``|dg| / |dy|`` along the direction in which the gradient varies most: this sees a few stiff directions
+    that the former, which averages over directions, would miss; on a Gaussian it is their exact curvature.
     """
     rare = rare_curvature(position, gradient, usable, remainder, refines)
     dy, dg = _changes(position, gradient, usable, remainder)
@@ -55,7 +61,11 @@ def lipschitz_bound(
 def rare_curvature(
     position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool, refines: bool
 ) -> float:
-    """Return the first number of :func:`lipschitz_bound`, for use with other estimates of steep directions."""
+    """Return the 99 % quantile of ``|dg| / |dy|`` over successive draws, for a method that ``refines`` steep steps.
+
+    It is the 99.9 % quantile for one that does not, and must be stable nearly everywhere.  Arguments are those of
+    :func:`curvature_bound`.
+    """
     # Chain by chain, since these are copies of a window.
     changes = [_changes(position[i, None], gradient[i, None], usable[i, None], remainder) for i in range(len(usable))]
     dy, dg = (np.concatenate([_lengths(chain_changes[k]) for chain_changes in changes]) for k in (0, 1))
@@ -131,8 +141,8 @@ def _largest_step(
     return low
 
 
-def safe_step(arguments: MethodArguments, friction: float, lipschitz: float, target: float | None = None) -> float:
-    """Return the step size for the curvature ``lipschitz`` (of the remainder, for the recycled scheme).
+def safe_step(arguments: MethodArguments, friction: float, curvature: float, target: float | None = None) -> float:
+    """Return the longest step whose error stays within a target at a curvature (of the remainder, if recycled).
 
     ``target`` is the relative error of a variance; by default ``target_bias``, as in few coordinates.
     """
@@ -142,67 +152,21 @@ def safe_step(arguments: MethodArguments, friction: float, lipschitz: float, tar
     if kernel.adjusted:
         raise ValueError("the step size of an adjusted method follows its acceptance rate")
     if kernel.scheme == Scheme.RECYCLED:
-        curvatures = _around_one(_rounded(lipschitz))
+        curvatures = _around_one(_rounded(curvature))
         return _largest_step(kernel, _rounded(friction), 1, largest, curvatures, target)
     K = arguments.fixed_K or (32 if arguments.option == 1 else None)
     if kernel.dynamics == OVERDAMPED:
         # On a Gaussian of curvature L, step alpha is step alpha L on the unit Gaussian.
-        return float(min(_largest_step(kernel, 1.0, K, 2.0 * largest, (1.0,), target) / lipschitz, largest))
+        return float(min(_largest_step(kernel, 1.0, K, 2.0 * largest, (1.0,), target) / curvature, largest))
     # Likewise step alpha sqrt(L) with friction / sqrt(L).
-    root = float(np.sqrt(lipschitz))
+    root = float(np.sqrt(curvature))
     unit = _largest_step(kernel, _rounded(friction / root), K, 2.0 * largest, (1.0,), target)
     return min(unit / root, largest)
 
 
-def _around_one(lipschitz: float) -> tuple[float, float]:
-    """Return the largest and smallest curvature where that of the remainder is at most ``lipschitz``."""
-    return 1.0 + lipschitz, max(1.0 - lipschitz, 1.0 / (1.0 + lipschitz))
-
-
-def expected_bias(
-    arguments: MethodArguments,
-    step_size: float,
-    friction: float,
-    K: int,
-    lipschitz: float,
-    d: int,
-    refined: float = 0.0,
-) -> float:
-    r"""Return the bias of means to be expected of a step where the curvature is ``lipschitz``, in posterior sds.
-
-    The curvature is the largest in whitened coordinates (of the remainder, for the recycled scheme).  With
-    :math:`\epsilon` the method's relative error of the variance, exact on the Gaussian of that curvature, it is the
-    inverse of :func:`allowed_error`,
-
-    .. math:: \epsilon \, / \min(1, \sqrt{8 / d}) .
-
-    The automatic step is the longest at which this is ``target_bias``.  It is a bound rather than an estimate: the bias
-    may be much smaller.  Above the largest curvature at which the step has a stationary law, :math:`\epsilon` is that
-    of this curvature, and at least 1; for a method that does not see the curvature it is infinite.  The share of
-    ``refined`` steps counts with the length of their parts.  0 for an adjusted method, which has no bias.
-    """
-    kernel = arguments.kernel
-    if kernel.adjusted:
-        return 0.0
-    if refined > 0.0:
-        unrefined_bias = expected_bias(arguments, step_size, friction, K, lipschitz, d)
-        refined_bias = expected_bias(arguments, step_size / SUBSTEPS, friction, K, lipschitz, d)
-        return (1.0 - refined) * unrefined_bias + refined * refined_bias
-    least = 0.0
-    if arguments.sees_curvature:
-        stable = THRESHOLDS.stable_margin / SOUND * steepest_curvature(kernel, step_size, friction, K)
-        least = float(lipschitz > stable)
-        lipschitz = min(lipschitz, stable)
-    curvatures = _around_one(lipschitz) if kernel.scheme == Scheme.RECYCLED else (lipschitz,)
-    cells = in_exact_laws(kernel, K)
-    error = max(abs(variance_error(kernel, step_size, friction, cells, c)) for c in curvatures)
-    return max(error, least) / allowed_error(1.0, d)
-
-
-def in_exact_laws(kernel: Kernel, K: int) -> int | None:
-    """Return the number of midpoints that stands for ``K`` in exact laws, whose cost grows with it."""
-    has_many = kernel.scheme == Scheme.CELLS and kernel.option == 2 and K > THRESHOLDS.many_midpoints
-    return None if has_many else min(K, THRESHOLDS.many_midpoints)
+def _around_one(curvature: float) -> tuple[float, float]:
+    """Return the largest and smallest curvature where that of the remainder is at most ``curvature``."""
+    return 1.0 + curvature, max(1.0 - curvature, 1.0 / (1.0 + curvature))
 
 
 def _rounded(value: float) -> float:
@@ -211,7 +175,7 @@ def _rounded(value: float) -> float:
 
 
 def midpoint_count(
-    arguments: MethodArguments, step_size: float, friction: float, lipschitz: float, target: float | None = None
+    arguments: MethodArguments, step_size: float, friction: float, curvature: float, target: float | None = None
 ) -> int:
     """Return K for a step size: the fixed one, or the smallest power of two that adds little to the bias.
 
@@ -225,9 +189,9 @@ def midpoint_count(
     if arguments.grid == "centred":
         return THRESHOLDS.least_midpoints
     if kernel.dynamics == OVERDAMPED:
-        floor = variance_error(kernel, step_size * lipschitz, friction, 1)
+        floor = variance_error(kernel, step_size * curvature, friction, 1)
     else:
-        root = float(np.sqrt(lipschitz))
+        root = float(np.sqrt(curvature))
         floor = variance_error(kernel, step_size * root, friction / root, 1)
     wanted = floor / (THRESHOLDS.midpoints_share * target)
     wanted = np.clip(wanted, THRESHOLDS.least_midpoints, THRESHOLDS.most_midpoints)
@@ -239,9 +203,9 @@ def found_by_curvature(arguments: MethodArguments) -> bool:
     return arguments.step_size is None and not arguments.kernel.adjusted
 
 
-def longest(arguments: MethodArguments, tuned: TunedParameters, curvature: float, share: float = 1.0) -> float:
-    """Return the longest step whose error stays within a ``share`` of the allowed one, at the present friction."""
-    return safe_step(arguments, tuned.friction, curvature, share * _allowed(arguments, tuned))
+def longest(arguments: MethodArguments, tuned: TunedParameters, curvature: float) -> float:
+    """Return the longest step whose error stays within the allowed one, at the present friction."""
+    return safe_step(arguments, tuned.friction, curvature, _allowed(arguments, tuned))
 
 
 def start(arguments: MethodArguments, tuned: TunedParameters, curvature: float) -> float:
@@ -276,19 +240,6 @@ def with_adjusted_step(tuned: TunedParameters, step: float) -> TunedParameters:
     """Return the setting of adjusted draws with another step, and the friction that goes with it."""
     friction = tuned.friction * adjusted_friction(step) / adjusted_friction(tuned.step_size)
     return tuned._replace(step_size=step, friction=friction)
-
-
-def with_costs(arguments: MethodArguments, tuned: TunedParameters, curvature: float, refined: float) -> TunedParameters:
-    """Return the setting with its ``expected_bias``, and with ``halving_cost``, the price of half the bias.
-
-    ``refined`` is the share of the steps that are refined.
-    """
-    # The step of half the bias is 0 where a slope overflows: no step is stable.
-    half = longest(arguments, tuned, curvature, 0.5) if found_by_curvature(arguments) else 0.0
-    cost = longest(arguments, tuned, curvature) / half if half > 0.0 else math.nan
-    d = len(tuned.coordinates.centre)
-    bias = expected_bias(arguments, tuned.step_size, tuned.friction, tuned.K, curvature, d, refined)
-    return tuned._replace(halving_cost=cost, expected_bias=bias)
 
 
 def _allowed(arguments: MethodArguments, tuned: TunedParameters) -> float:

@@ -15,7 +15,7 @@ __all__ = ["THRESHOLDS", "Thresholds"]
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Thresholds of warm-up: lengths are in transitions of each chain, shares between 0 and 1."""
+    """Thresholds of warm-up and equilibration: lengths are in transitions of each chain, shares between 0 and 1."""
 
     # -- blocks: when they end (timetable) ---------------------------------------------------------------------------
 
@@ -53,7 +53,7 @@ class Thresholds:
     """Checks beyond the end of the warm-up, after one that failed there.  A guard against endless warm-up.  Half,
     double: none of 24 runs differs."""
 
-    # -- what a window of draws must show (evidence, noncentring, pooled) --------------------------------------------
+    # -- what a window of draws must show (block_checks, noncentring, warming) ---------------------------------------
 
     window: float = 0.6
     """Share of the transitions so far, the newest, that estimates are made from.  Half, double: 12, 12 of 12 runs
@@ -99,9 +99,6 @@ class Thresholds:
     nearly_all_places: float = 0.999
     """The same for methods that do not see the curvature and cannot refine a step: GHMC, OLMC and ULMC.  Half, double:
     3, 3 of 24 runs differ, cost 1.00, 1.00."""
-    stable_margin: float = 0.95
-    """Share of the largest stable curvature up to which the expected bias of a step is computed; beyond, it counts as 1
-    at least.  Half, double: 4, 4 of 12 runs differ, cost 1.00, 1.00."""
     curvature_points: int = 8
     """Draws of a block at which power iteration looks for the steepest direction.  Half, double: 10, 10 of 12 runs
     differ, cost 1.01, 1.01."""
@@ -120,9 +117,6 @@ class Thresholds:
     midpoints_share: float = 0.1
     """Share of the allowed error that a finite ``K`` may add.  Half, double: 2, 2 of 12 runs differ, cost 1.00,
     1.01."""
-    many_midpoints: int = 64
-    """``K`` above which the exact law is that of infinitely many midpoints, right to a few parts in a hundred.  Bounds
-    time: the law takes 0.05 s at 64 midpoints, 0.8 s at 1,024, 6 s at 4,096.  Half, double: none of 12 runs differs."""
 
     # -- a bias that draws show (stein_identity, standard_errors) ----------------------------------------------------
 
@@ -155,71 +149,6 @@ class Thresholds:
     """Autocorrelation between draws below which they are far enough apart.  Half, double: 12, 10 of 12 runs differ,
     cost 1.11, 1.03, trusted 10, 2 in place of 11."""
 
-    # -- scouts ------------------------------------------------------------------------------------------------------
-    # They look at up to `looks` places, climb from the best `scouts` of them, and compare the maxima with those that
-    # `homes` chains climb to.
-
-    looks: int = 256
-    """Places that are looked at for a start of scouts, at most.  Half, double: 2, 1 of 8 runs differ."""
-    look_share: float = 0.4
-    """Share of the gradients of scouts for places that are looked at."""
-    scouts: int = 12
-    """Places that are starts, at most.  Half, double: 3, 2 of 8 runs differ."""
-    scouts_together: int = 4
-    """Scouts that climb together.  Half, double: 0, 3 of 8 runs differ."""
-    scout_share: float = 0.4
-    """Gradients that may be spent in all, over those of the warm-up: as many as 0.2 gave before warm-up took half.  Of
-    that, half, double: 8, 7 of 8 runs differ, cost .98, 1.03."""
-    most_of_scouts: int = 3000
-    """Gradients that may be spent where there are many chains: more find nothing that these do not.  Half, double: none
-    of 8 runs (of four chains) differs."""
-    climbing_share: float = 0.7
-    """Share of these for scouts to climb; the remaining ones are for the maxima that they reach.  Climbs take 3 to 6
-    gradients where the posterior is near a Gaussian, 20 to 40 in a mixture."""
-    least_climb: int = 8
-    """Gradients for a climb, at least.  Half, double: 3, 3 of 8 runs differ."""
-    nearest: float = 2.0
-    """Smallest root mean square of the whitened coordinates of a start that is not from the prior; along a coordinate
-    smallest distance.  Half, double: 2, 3 of 8 runs differ."""
-    furthest: float = 32.0
-    """The largest.  Half, double: 3, 2 of 8 runs differ."""
-    spacing: float = 1.5
-    """Ratio of neighbouring distances along a coordinate: that of the furthest and nearest places from which one climbs
-    to a mode a fifth as wide."""
-    homes: int = 4
-    """Chains that climb to their maxima, at most.  Half, double: 4, 4 of 8 runs differ."""
-    points_between: int = 7
-    """Points between two maxima at which a dip of the log density is looked for.  Half, double: 3, 3 of 8 runs
-    differ."""
-    dip: float = 1.0
-    """Dip of the log density in nats below which two maxima are of one mode.  Half, double: none of 8 runs differs."""
-    volumes: float = 2.0
-    """Volume of a mode over another's, or the reverse, from which on a step shifts their weights by a different amount.
-    Half, double: none of 8 runs differs."""
-    mass: float = 0.01
-    """Mass of a mode over that of all from which on its weight matters; from ten times less on it is mentioned.  Half,
-    double: none of 8 runs differs."""
-    hidden_mass: float = 0.17
-    """Mass around the chains, or of a narrow mode within theirs, over that of all draws, from which it is reported.
-    In a funnel whose mouth a short warm-up has not met it is .16 at most in 20 runs; in slabs with a quarter of the
-    mass .20 to .35, with half of it .64 to 1.0 unless chains are in both.  With .25, 4 of 30 runs on slabs were trusted
-    and off by .8 sd and more, with .17 none."""
-    most_modes: int = 4
-    """Other modes that are looked at, the highest ones.  Half, double: none of 8 runs differs."""
-    short_chains: int = 3
-    """Short chains that start at another maximum, to see whether they stay."""
-    longest_stay: int = 100
-    """Transitions of each of them at most, as far as gradients are left."""
-    lowest: float = 7.0
-    """How much lower a maximum may be than the chains' to be looked at, in nats: a thousandth of the density."""
-    lowest_each: float = 1.5
-    """The same for each coordinate more: there a mode may be 4.5 times as wide."""
-    exact_hessian: int = 30
-    """Most coordinates in which the volume of a mode follows from its full Hessian matrix."""
-    lanczos_steps: int = 8
-    """Products of the Hessian matrix with each of two directions where there are more."""
-    flattest: float = 1e-8
-    """Smallest curvature of a maximum over its largest, below which it is none."""
     # -- adjusted draws (equilibration) ------------------------------------------------------------------------------
 
     adjusted_step: float = 1.2
@@ -267,8 +196,6 @@ class Thresholds:
     """Acceptance of the chain that accepts least in the block that checks a setting, below which it is refined."""
     least_accepted_usable: float = 0.3
     """The same, below which it is dropped."""
-    climbs_elsewhere: int = 10
-    """Gradients of climbs that look for another mode, for each of four chains."""
 
 
 THRESHOLDS = Thresholds()

@@ -8,7 +8,7 @@ the kernel of the draws, whose setting
 - **fits** if the block is past the transient and whitened by the criterion by which a warm-up freezes its
   preconditioner, Stein's identity holds in each coordinate, and each chain accepts most of its steps;
 - is **refined**, by blocks of an ordinary warm-up that begins with it, if the draws are usable and one of these fails;
-- is **dropped** for a cold start otherwise, or if climbs from cold starts and from the prior lead to a mode where no
+- is **dropped** for a cold start otherwise, or if ascents from cold starts and from the prior lead to a mode where no
   draw is.
 
 Equilibration judges the chains as always.
@@ -38,7 +38,7 @@ __all__ = ["DROPPED", "FITS", "REFINED", "WarmStart", "number_of_candidates", "r
 
 # Ratios from which on a Pareto distribution is fitted to the largest fifth of them.
 _FEWEST_RATIOS = 25
-# Cold starts beside draws of the prior, from which climbs look for other modes.
+# Cold starts beside draws of the prior, from which ascents search for other modes.
 _PLACES = 4
 # Differences of log ratios that are rounding.
 _EQUAL = 1e-6
@@ -97,7 +97,7 @@ def warmup_from(
         boundary = timetable.end_of_growing(0, length, False, shortest)
         tuned = step_size.with_step(arguments, tuned, arguments.step_size or 0.5 * tuned.step_size, curvature)
     return Warmup(
-        arguments, length, tuned, least, shortest, ends, boundary=boundary, frozen=frozen, _lipschitz=curvature
+        arguments, length, tuned, least, shortest, ends, boundary=boundary, frozen=frozen, _curvature=curvature
     )
 
 
@@ -117,7 +117,7 @@ class WarmStart:
     Attributes
     ----------
     starts, prior : (chain, d), (n, d)
-        Starts of a cold run, which follows if the setting is dropped, and draws of the prior: from some of both climbs
+        Starts of a cold run, which follows if the setting is dropped, and draws of the prior: from some of both ascents
         look for other modes.
     outcome, reason
         Empty before the trial; "fits", or "refined" or "dropped" with the reason.
@@ -168,7 +168,7 @@ class WarmStart:
         elsewhere, gradients = leads_elsewhere(engine, tuned, block, places, rng)
         if elsewhere:
             self.end(DROPPED, "there is another mode")
-        elif not block_checks.fits(tuned.coordinates, block._replace(position=z, gradient=gradient), usable):
+        elif not block_checks.whitens(tuned.coordinates, block._replace(position=z, gradient=gradient), usable):
             self.end(REFINED, "it does not whiten the draws")
         elif not _identity_holds(z, gradient):
             self.end(REFINED, "Stein's identity fails")

@@ -1,4 +1,4 @@
-"""The map between the model's coordinates and whitened ones, for searches beyond the chains."""
+"""The map between the model's coordinates and whitened ones, for the search for modes; and copies of a position."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["WhitenedMap"]
 class WhitenedMap:
     """The map of a setting.
 
-    Several positions may be one of the parameters: by signs of scales, or turns of angles.  Of these copies draws have
-    one, with angles within half a turn of a centre.
+    Several positions may stand for the same parameters: by signs of scales, or turns of angles.  Of these *copies*
+    draws have one, with angles within half a turn of a centre.
     """
 
     def __init__(self, engine: Engine, coordinates: Coordinates):

@@ -1,23 +1,21 @@
-"""What a verdict says of modes that scouts found (``pmm_mcmc.diagnostics.modes``)."""
+"""What a verdict says of modes that the search found (``pmm_mcmc.diagnostics.modes``)."""
 
 import numpy as np
 import pytest
 from results import gaussian, grid
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.description import unvisited
+from pmm_mcmc.diagnostics.description import unvisited_mode
 from pmm_mcmc.diagnostics.reading import read
-from pmm_mcmc.diagnostics.unadjusted import unequal_modes
 from pmm_mcmc.diagnostics.verdict import modes
 
 
-def result(mass, at=10.0, coordinate=1, x=None, chain=2, visited=0):
+def result(mass, at=10.0, coordinate=1, x=None, chain=2):
     """A good run, one of whose chains has heard of another mode."""
     x = grid(3) if x is None else x
     of_chain = np.where(np.arange(4) == chain, mass, 0.0)
     where, place = np.where(of_chain > 0.0, coordinate, -1), np.where(of_chain > 0.0, at, np.nan)
     stats = {"other_modes": of_chain, "other_mode_coordinate": where, "other_mode_position": place}
-    stats["other_mode_visited"] = np.where(of_chain > 0.0, visited, 0)
     return gaussian(x, **{name: np.repeat(values[:, None], x.shape[1], axis=1) for name, values in stats.items()})
 
 
@@ -54,30 +52,13 @@ def test_modes_that_chains_have_visited_are_judged_by_their_agreement():
     x, often = grid(3), np.random.default_rng(1).random((4, 600)) < 0.05
     x[..., 1] += 10.0 * often
     run = read(result(0.05, x=x))
-    assert modes(run) is None and unvisited(run) == ""
+    assert modes(run) is None and unvisited_mode(run) == ""
     assert modes(read(result(0.9, x=x))), "a twentieth of the draws is there, where nine tenths should be"
     x = grid(3)
     x[:, ::2, 1] += 20.0
     run = read(result(0.5, 20.0, x=x))
-    assert modes(run) is None and unvisited(run) == ""
+    assert modes(run) is None and unvisited_mode(run) == ""
     assert modes(read(result(0.05, 3.0))), "within 3 sd draws do not tell"
-
-
-def test_modes_of_unequal_width_that_chains_visit_leave_unadjusted_draws_undecided():
-    dt = result(0.3, visited=1)
-    verdict = pmm.verdict(dt)
-    assert verdict.state == "undecided" and [reason.code for reason in verdict.reasons] == ["unmeasured"]
-    assert verdict.sentence.startswith("Undecided: chains move between modes of unequal width, apart in b[0]: a step ")
-    assert verdict.sentence.endswith(
-        " and no gradient shows it. Take adjusted draws: pmm.sample(), or pm.sample(step=pmm.GHMC())."
-    )
-    dt["posterior"].attrs["adjusted"] = 1
-    assert pmm.verdict(dt).trusted, "no step shifts the weights of adjusted draws"
-    # A mode that no chain visits comes before, whichever chain has met it.
-    stats = dt["sample_stats"]
-    stats["other_modes"][0], stats["other_mode_coordinate"][0], stats["other_mode_position"][0] = 0.1, 0, 9.0
-    run = read(dt)
-    assert modes(run).code == "modes" and unequal_modes(run) is None
 
 
 def test_without_positions_the_place_is_not_said():

@@ -103,6 +103,3 @@ def test_unadjusted_draws_are_undecided_since_no_bias_is_measured():
     assert reason.remedy.startswith("take adjusted draws: ")
     found = normal(adjusted=False, unstable=unstable, model_failures=unstable)[1]
     assert "model.debug()" in pmm.verdict(found).sentence
-    (reason,) = pmm.verdict(normal(adjusted=False, expected_bias=np.full(shape, 0.2))[1]).reasons
-    long = pmm.verdict(normal(adjusted=False, expected_bias=np.full(shape, 0.5))[1])
-    assert [reason.code for reason in long.reasons] == ["step_long", "unmeasured"]

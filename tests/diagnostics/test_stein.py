@@ -20,7 +20,7 @@ from pmm_mcmc.diagnostics.folds import Fold, Folds
 from pmm_mcmc.diagnostics.reading import Run
 from pmm_mcmc.diagnostics.stein import corrected, own_terms
 from pmm_mcmc.diagnostics.table import table_of
-from pmm_mcmc.warmup.standard_errors import spread
+from pmm_mcmc.warmup.standard_errors import standard_error
 from pmm_mcmc.warmup.stein_identity import stein_identity
 
 Z, RARE = 4.5, 1e-5
@@ -120,9 +120,9 @@ def test_means_and_second_moments_of_any_gaussian_are_exact(d, chains):
         assert first.used.all() and second.used.all()
         np.testing.assert_allclose((first.value - truth) / np.sqrt(variance), 0.0, atol=3e-5)
         np.testing.assert_allclose(second.value / variance, 1.0, atol=3e-5)
-    np.testing.assert_allclose(first.raw, f.mean(axis=(0, 1)), rtol=1e-12)
-    np.testing.assert_allclose(first.bias, first.raw - first.value, rtol=0, atol=1e-9)
-    assert np.all(np.abs(first.raw - truth)[:d] > 1e-3)
+    np.testing.assert_allclose(first.plain, f.mean(axis=(0, 1)), rtol=1e-12)
+    np.testing.assert_allclose(first.bias, first.plain - first.value, rtol=0, atol=1e-9)
+    assert np.all(np.abs(first.plain - truth)[:d] > 1e-3)
 
 
 @pytest.mark.parametrize("chains", [1, 3])
@@ -140,17 +140,14 @@ def test_many_coordinates_are_exact_where_they_are_uncorrelated(chains):
 
 
 @pytest.mark.parametrize("chains", [1, 3])
-def test_each_chain_s_own_estimate(chains):
+def test_what_gradients_do_not_explain_has_the_plain_mean(chains):
     rng = np.random.default_rng(8)
     x = 5.0 + rng.normal(size=(chains, 320, 2))
-    values = np.concatenate([x, rng.normal(size=x.shape)], axis=-1)  # the latter say nothing: raw
+    values = np.concatenate([x, rng.normal(size=x.shape)], axis=-1)  # the latter are not explained
     found = estimated(values, x, 5.0 - x)
-    assert found.used.tolist() == [True, True, False, False] and found.by_chain.shape == (chains, 4)
-    np.testing.assert_allclose(found.by_chain.mean(axis=0), found.value, rtol=1e-12)
-    np.testing.assert_allclose(found.by_chain[:, :2], 5.0, rtol=1e-10)
-    if chains > 1:
-        # Pieces are of equal length, and with these draws nothing is left over.
-        np.testing.assert_allclose(found.by_chain[:, 2:], values[..., 2:].mean(axis=1), atol=0.02)
+    assert found.used.tolist() == [True, True, False, False]
+    np.testing.assert_allclose(found.value[:2], 5.0, rtol=1e-10)
+    np.testing.assert_allclose(found.value[2:], values[..., 2:].mean(axis=(0, 1)), atol=0.02)
 
 
 def test_units_and_origin_do_not_matter():
@@ -168,7 +165,7 @@ def test_units_and_origin_do_not_matter():
         scaled = estimated(f * f_unit + f_origin, x * unit + origin, g / unit, known)
         assert np.array_equal(plain.used, scaled.used) and plain.used.all()
         np.testing.assert_allclose((scaled.value - f_origin) / f_unit, plain.value, rtol=0, atol=1e-7)
-        for name in ("se", "bias", "bias_se", "raw_se"):
+        for name in ("se", "bias", "bias_se", "plain_se"):
             np.testing.assert_allclose(getattr(scaled, name) / f_unit, getattr(plain, name), rtol=1e-5, atol=1e-8)
 
 
@@ -182,10 +179,10 @@ def test_constants_and_values_that_are_not_finite_spoil_nothing():
     found = estimated(np.concatenate([x, bad], axis=-1), x, g)
     for mine, theirs in zip(found, alone, strict=True):
         np.testing.assert_array_equal(mine[..., :2], theirs)
-    assert found.value[2] == found.raw[2] == 0.1 and found.se[2] == found.bias[2] == found.bias_se[2] == 0.0
+    assert found.value[2] == found.plain[2] == 0.1 and found.se[2] == found.bias[2] == found.bias_se[2] == 0.0
     assert not found.used[3:].any()
-    assert all(np.isnan(array[3:]).all() for array in (found.value, found.se, found.bias, found.bias_se, found.left))
-    assert np.isnan(found.by_chain[:, 3:]).all()
+    fields = (found.value, found.se, found.bias, found.bias_se, found.unexplained)
+    assert all(np.isnan(array[3:]).all() for array in fields)
 
 
 def test_a_coordinate_that_does_not_move_is_no_obstacle():
@@ -259,10 +256,10 @@ def test_raw_is_favoured_where_most_functions_are_not_explained():
     # Good enough for the first rule, not for the stricter second one.
     partly = x + 0.9 * rng.normal(size=x.shape)
     alone = estimated(partly, x, -x)
-    assert 0.4 < alone.left[0] ** 2 < 0.5 and alone.used[0]
+    assert 0.4 < alone.unexplained[0] ** 2 < 0.5 and alone.used[0]
     noise = rng.normal(size=(4, 500, 9))
     among = estimated(np.concatenate([partly, noise], axis=-1), x, -x)
-    assert 0.4 < among.left[0] ** 2 < 0.5 and not among.used.any()
+    assert 0.4 < among.unexplained[0] ** 2 < 0.5 and not among.used.any()
 
 
 @pytest.mark.statistical
@@ -278,7 +275,7 @@ def test_many_coordinates_are_not_overfitted():
         kept.append(~found.used)
     assert within(np.sum(np.abs(z) < stats.t.isf(0.025, 15)), len(z), 0.96)
     assert np.mean(kept) > 0.95
-    assert np.isnan(found.bias[0]) and found.value == found.raw
+    assert np.isnan(found.bias[0]) and found.value == found.plain
 
 
 def mixture(rng, shape, apart, weight, stay):
@@ -307,7 +304,7 @@ def test_correction_does_no_harm_between_modes(apart, stay, chains):
         first = estimated(x, x, g, np.arange(4))
         second = estimated((x - mean) ** 2, x, g, np.arange(4), follow=x)
         truth = np.array([[mean], [variance]])
-        raw.append(np.array([first.raw, second.raw]) - truth)
+        raw.append(np.array([first.plain, second.plain]) - truth)
         corrected.append(np.array([first.value, second.value]) - truth)
     raw, corrected = (np.sqrt(np.mean(np.square(e), axis=(0, 2))) for e in (raw, corrected))
     assert np.all(corrected < 1.5 * raw), corrected / raw
@@ -328,7 +325,7 @@ def test_functions_of_the_parameters():
         f = np.stack([s, special.expit(a + b), np.exp((a + b) / np.sqrt(10)), special.ndtr(2 * b)], axis=-1)
         found = estimated(f, x, -x @ inverse)
         z.append((found.value - truth) / found.se)
-        raw.append(found.raw - truth)
+        raw.append(found.plain - truth)
         corrected.append(found.value - truth)
     assert np.all(np.std(corrected, axis=0) < np.std(raw, axis=0) / 3)
     assert np.all(z_of_mean(corrected) < Z)
@@ -339,15 +336,17 @@ def test_functions_of_the_parameters():
 # -- standard errors and the identity ----------------------------------------------------------------------------------
 
 
-def test_spread_takes_the_larger_of_pieces_and_chains():
+def test_the_standard_error_takes_the_larger_of_pieces_and_chains():
     rng = np.random.default_rng(11)
     values = rng.normal(size=(4, 160, 2))
     pieces = values.reshape(16, 40, 2).mean(axis=1).std(axis=0, ddof=1) / 4
     chains = values.mean(axis=1).std(axis=0, ddof=1) / 2
-    np.testing.assert_allclose(spread(values), np.maximum(pieces, chains), rtol=1e-12)
+    np.testing.assert_allclose(standard_error(values), np.maximum(pieces, chains), rtol=1e-12)
     apart = values + np.arange(4.0)[:, None, None]
-    np.testing.assert_allclose(spread(apart), apart.mean(axis=1).std(axis=0, ddof=1) / 2, rtol=1e-12)
-    np.testing.assert_allclose(spread(values[:1]), values[0].reshape(16, 10, 2).mean(axis=1).std(axis=0, ddof=1) / 4)
+    np.testing.assert_allclose(standard_error(apart), apart.mean(axis=1).std(axis=0, ddof=1) / 2, rtol=1e-12)
+    np.testing.assert_allclose(
+        standard_error(values[:1]), values[0].reshape(16, 10, 2).mean(axis=1).std(axis=0, ddof=1) / 4
+    )
 
 
 def test_identity_measures_the_error_of_the_variance():
@@ -395,8 +394,8 @@ def test_many_chains_are_left_out_in_groups_and_few_draws_fitted(monkeypatch):
     one = found[48, 10**9]
     assert np.all(np.abs(one.bias) > 4.5 * one.bias_se)
     for other in found.values():
-        np.testing.assert_allclose(other.value, one.value, atol=0.1 * one.raw_se.max())
-        assert np.all(other.se < 0.3 * one.raw_se)
+        np.testing.assert_allclose(other.value, one.value, atol=0.1 * one.plain_se.max())
+        assert np.all(other.se < 0.3 * one.plain_se)
     np.testing.assert_allclose(found[16, 100_000].se, one.se, rtol=0.3)
 
 

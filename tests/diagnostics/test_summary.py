@@ -8,6 +8,7 @@ import pytest
 from results import gaussian, grid, tree
 
 import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics import recent_tables
 from pmm_mcmc.diagnostics import table as tables
 from pmm_mcmc.diagnostics.summary import rounded
 
@@ -135,7 +136,7 @@ def test_memory_is_bounded(monkeypatch):
     """Parameters are read some at a time, and tables do not depend on how many."""
     whole = pmm.summary(many())
     monkeypatch.setattr("pmm_mcmc.diagnostics.parameters.SLAB", 2**21)
-    tables._TABLES.clear()
+    recent_tables._TABLES.clear()
     calls = counted(monkeypatch)
     pieces = pmm.summary(many())
     assert max(calls) <= 2 * 2**21 // 48000

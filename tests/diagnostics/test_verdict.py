@@ -77,7 +77,7 @@ def identity_reason(identity, degrees, whitened=None):
     """Return the reason of identities of unadjusted draws."""
     run = SimpleNamespace(
         identity=identity, whitened_identity=whitened, identity_degrees=degrees, has_edge=False, adjusted=False,
-        coordinate=str,
+        jumps=False, coordinate=str,
     )  # fmt: skip
     return checks.identity(run)
 
@@ -206,13 +206,6 @@ def test_a_long_step_is_not_blamed_for_what_is_too_narrow():
         z = np.array([np.sign(excess) * 5.0, 0.0])
         reason = identity_reason(Identity(np.array([excess, 0.0]), z, 0.0, 2.0), 1000)
         assert reason.remedy == advice
-
-
-def test_a_step_known_to_be_too_long_is_the_cause_rather_than_an_edge():
-    x = 1.5 * grid(3)
-    assert "edge or a jump" in pmm.verdict(gaussian(x)).sentence
-    found = pmm.verdict(gaussian(x, expected_bias=np.full((4, 600), 7.7)))
-    assert found.reasons[0].code == "identity" and found.sentence.endswith(" Leave step_size out, or draw more.")
 
 
 def test_a_coordinate_too_wide_is_named_by_the_parameter_that_follows_it():
@@ -386,66 +379,6 @@ def test_a_mean_that_is_not_known_well_enough_leaves_a_run_undecided():
     assert reason.words == "the corrected mean of x is known to 12 % of a posterior sd only, limit 10 %"
     run.biases = pd.DataFrame({"two_errors": [0.098]}, ["x"])
     assert unmeasured(run) is None
-
-
-LEFT_OUT = "leave step_size out, or draw more"
-LONG = (
-    "steps of this size may bias means by {} % of a posterior sd, limit 30 %, and the draws do not rule out that they "
-    "do harm"
-)
-UNSTABLE = "steps of this size are not stable where the posterior is steepest"
-
-
-def noisy(expected, **statistics):
-    """Draws of which no bias can be seen and none be ruled out."""
-    x = np.random.default_rng(4).normal(size=(4, 150, 3))
-    x = (x - x.mean(axis=1, keepdims=True)) / x.std(axis=1, keepdims=True) + 0.04
-    return gaussian(x, expected_bias=np.full((4, 150), expected), **statistics)
-
-
-def test_a_long_step_must_be_seen_to_do_no_harm():
-    for harmless in (0.05, 0.29, np.nan):
-        assert pmm.verdict(noisy(harmless)).trusted
-    assert only_reason(noisy(0.31), LEFT_OUT, "undecided") == LONG.format(31)
-    assert only_reason(noisy(np.inf), "leave step_size out") == UNSTABLE
-    # Of chains that were tuned each by itself, the worst; and where the step was tuned, the target is to blame.
-    four = np.full((4, 600), 0.05)
-    four[2] = 0.5
-    x = grid(3) + np.array([0.0, 0.07, 0.0])
-    assert pmm.verdict(gaussian(x)).trusted
-    assert only_reason(gaussian(x, expected_bias=four), LEFT_OUT, "undecided") == LONG.format(50)
-    for cost, remedy in ((1.2, "lower target_bias, or draw more"), (np.nan, LEFT_OUT)):
-        only_reason(noisy(0.5, halving_cost=np.full((4, 150), cost)), remedy, "undecided")
-
-
-def test_a_long_step_is_trusted_where_the_draws_rule_harm_out():
-    long = {"expected_bias": np.full((4, 600), 9.0)}
-    x = grid(2)
-    assert pmm.verdict(gaussian(grid(3), **long)).trusted
-    assert only_reason(gaussian(grid(3), expected_bias=np.full((4, 600), np.inf))) == UNSTABLE
-    constant = {"x": x, "constant": np.ones((4, 600))}
-    assert pmm.verdict(tree(constant, x, -x, **long)).trusted
-    # Nor are draws asked that lack what is where a transition would have led.
-    unstable = {"unstable": np.zeros((4, 600), dtype=int), "steps_per_draw": np.ones((4, 600), dtype=int)}
-    unstable["unstable"][0, 0] = 2  # of 2400 draws, of which there may be 2 in 10,000: not beyond chance
-    assert pmm.verdict(gaussian(grid(3), **long, **unstable)).trusted
-    unstable["unstable"][0, 1] = 1
-    assert pmm.verdict(gaussian(grid(3), **unstable)).trusted
-    only_reason(gaussian(grid(3), **long, **unstable), LEFT_OUT, "undecided")
-    assert pmm.verdict(gaussian(grid(3), acceptance_rate=np.ones((4, 600)), **long, **unstable)).trusted
-    # Of a parameter whose bias is not measurable it is not ruled out; and what is seen must be small.
-    unknown = {"x": x, "noise": grid(1, seed=2)[..., 0]}
-    only_reason(tree(unknown, x, -x, **long), LEFT_OUT, "undecided")
-    assert pmm.verdict(tree(unknown, x, -x)).trusted
-    for shift, trusted in ((0.03, True), (0.07, False)):
-        y = x + shift
-        assert pmm.verdict(tree({"x": y}, y, -y)).trusted
-        assert pmm.verdict(tree({"x": y}, y, -y, **long)).trusted == trusted
-    wide = together(0.006, draws=600, **long)  # the sd of a sum is too large by some 7 %
-    assert pmm.verdict(together(0.006, draws=600)).trusted
-    only_reason(wide, LEFT_OUT, "undecided")
-    means = bias_table(wide)
-    assert np.all(means["bias"].abs() + 2.0 * means["bias_se"] < 0.1 * means["sd_cv"])
 
 
 def test_noise_is_not_called_bias():

@@ -192,7 +192,7 @@ def test_one_compiled_function_serves_every_setting():
     ]
     ensemble, old = warmed.ensemble, warmed.tuned.coordinates
     for i, new in enumerate(scales):
-        ensemble.change(run, old, new)
+        ensemble.change_coordinates(run, old, new)
         old = new
         setting = TunedParameters(0.1 * (i + 1), 2 ** (2 * i), 1.0 + i, new, 1)
         chunk = ensemble.advance(run, setting, (1, 70, 3, 2, 2)[i], thin=i + 1, tolerance=0.1 * i)

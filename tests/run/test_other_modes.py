@@ -26,7 +26,7 @@ def two_modes():
 
 
 def modes_of(tree):
-    """What scouts found: an attribute of ``pmm.sample``, a statistic of every draw of ``pm.sample``."""
+    """What the search found: an attribute of ``pmm.sample``, a statistic of every draw of ``pm.sample``."""
     findings = json.loads(tree["posterior"].attrs.get("findings", "{}"))
     return findings.get("modes", tree["sample_stats"])
 
@@ -59,13 +59,13 @@ def test_a_mode_that_no_chain_has_visited_is_not_trusted(two_modes, backend, adj
     assert "another mode that has about 30 % of the mass" in pmm.verdict(moments).sentence
 
 
-def test_each_chain_of_pymc_has_scouts_of_its_own(two_modes, sample):
+def test_each_chain_of_pymc_has_a_search_of_its_own(two_modes, sample):
     with two_modes:
         tree = sample(pmm.PoissonULMC(), chains=2, draws=200, tune=500)
     assert_found(tree)
 
 
-def test_a_log_density_has_scouts_without_a_prior():
+def test_a_log_density_is_searched_without_a_prior():
     def two(x):
         return jnp.logaddexp(np.log(0.7) - 0.5 * jnp.sum(x**2), np.log(0.3) - 0.5 * jnp.sum((x - 6.0) ** 2))
 

@@ -63,7 +63,7 @@ def test_it_is_the_run_of_as_many_draws(schools, backend, kind):
     group = "posterior_mean" if moments else "posterior"
     one, two = (tree[group].attrs for tree in (auto, same))
     assert one["findings"] == two["findings"]
-    assert ("breaks" in one["findings"]) == (kind not in ("no gradients", "moments"))
+    assert ("jump" in one["findings"]) == (kind not in ("no gradients", "moments"))
     assert pmm.verdict(auto) == pmm.verdict(same)
 
 

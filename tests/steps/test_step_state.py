@@ -77,8 +77,8 @@ def test_a_failed_last_check_prolongs_the_warm_up_beyond_the_draws(model, monkey
 
 
 def failing_twice_at_the_end(self, block):
-    self.clean = self.done >= N_TUNE + 100
-    if not self.clean:
+    self.passed = self.done >= N_TUNE + 100
+    if not self.passed:
         self._set_step(0.7 * self.tuned.step_size)
 
 

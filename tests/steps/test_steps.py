@@ -27,18 +27,15 @@ STATS = {
     "unstable": np.int64,
     "refined": np.int64,
     "model_failures": np.int64,
-    "halving_cost": np.float64,
-    "expected_bias": np.float64,
     "other_modes": np.float64,
     "other_mode_coordinate": np.int64,
     "other_mode_position": np.float64,
-    "other_mode_visited": np.int64,
     "lp": np.float64,
     "gradient": np.float64,
     "unconstrained": np.float64,
 }
 ADJUSTED = {"acceptance_rate": np.float64, "diverging": np.bool_, "n_steps": np.int64}
-OF_UNADJUSTED = ("K", "n_grad", "unstable", "refined", "model_failures", "halving_cost", "expected_bias")
+OF_UNADJUSTED = ("K", "n_grad", "unstable", "refined", "model_failures")
 
 
 def statistics_of(name):

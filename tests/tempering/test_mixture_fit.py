@@ -7,7 +7,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from sampling_runs import run, temper, unequal
-from test_climbs import Hills
+from test_ascents import Hills
 
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
@@ -23,7 +23,7 @@ class Known(Hills):
     d = 3
 
     def points(self, x):
-        lp, slope = self.value(Coordinates(np.zeros(self.d), np.ones(self.d)))(x)
+        lp, slope = self.whitened_density(Coordinates(np.zeros(self.d), np.ones(self.d)))(x)
         zero = np.zeros_like(slope)
         return Points(x, np.concatenate([slope, slope, zero, np.zeros((len(x), 1)), lp[:, None]], axis=1))
 

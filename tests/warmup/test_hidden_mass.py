@@ -12,13 +12,13 @@ from scipy.stats import chi2
 
 import pmm_mcmc as pmm
 from pmm_mcmc.warmup.hidden_mass import follows_gradient, lowest_of_gaussian, mass_about, mass_around
-from pmm_mcmc.warmup.thresholds import THRESHOLDS
+from pmm_mcmc.warmup.search_thresholds import SEARCH
 
 
 def places(n, d, rng):
-    """Places with the law of those that scouts look at."""
+    """Places with the law of the random candidates of a search."""
     at = rng.normal(size=(n, d))
-    spread = np.exp(rng.uniform(np.log(THRESHOLDS.nearest), np.log(THRESHOLDS.furthest), size=(n, 1)))
+    spread = np.exp(rng.uniform(np.log(SEARCH.nearest), np.log(SEARCH.furthest), size=(n, 1)))
     return at * spread * np.sqrt(d) / np.linalg.norm(at, axis=1, keepdims=True)
 
 
@@ -42,7 +42,7 @@ def test_the_mass_of_a_slab_around_draws_is_estimated_without_bias(d, wide):
     lp = log_density(y)
     centre = y.mean(axis=0)
     furthest = 1.5 * (np.sqrt(((y - centre) ** 2).sum(axis=1).max()) + np.linalg.norm(centre))
-    top = THRESHOLDS.furthest * np.sqrt(d)
+    top = SEARCH.furthest * np.sqrt(d)
     mass = 0.5 * (chi2.cdf((top / wide) ** 2, d) - chi2.cdf((furthest / wide) ** 2, d))
     # What the draws stand for, by the bound that the estimate is compared with.
     bound = np.exp(np.mean(lp) + 0.5 * np.log(2 * np.pi * np.e * np.maximum(y.var(axis=0), 1.0)).sum())
@@ -73,7 +73,7 @@ def test_the_mass_of_a_spike_within_draws_is_estimated():
     y = rng.normal(size=(400, d))
     lp, top = log_density(y), float(log_density(np.zeros(d)))
     assert lp.max() < lowest_of_gaussian(top, d)
-    z = rng.normal(size=(THRESHOLDS.scouts, d))
+    z = rng.normal(size=(SEARCH.ascents, d))
 
     def share_of(curvatures):
         return mass_about(np.zeros(d), top, (np.array(curvatures), np.eye(d)), z, log_density, y, lp)

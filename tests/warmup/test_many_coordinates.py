@@ -8,8 +8,8 @@ import pytest
 from pmm_mcmc.engines.arguments import Block
 from pmm_mcmc.warmup import stein_identity
 from pmm_mcmc.warmup.friction import largest_spread, slow_jumps
-from pmm_mcmc.warmup.pooled import training_chains
 from pmm_mcmc.warmup.standard_errors import worth_independent
+from pmm_mcmc.warmup.warming import training_chains
 
 
 def peak_of(function, *arguments):

@@ -9,7 +9,6 @@ from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.langevin.methods import METHODS
 from pmm_mcmc.warmup.step_size import (
     allowed_error,
-    expected_bias,
     fixed_setting,
     found_by_curvature,
     midpoint_count,
@@ -155,4 +154,3 @@ def test_an_adjusted_method_has_no_bias_and_no_safe_step():
     assert not found_by_curvature(arguments)
     with pytest.raises(ValueError, match="acceptance rate"):
         safe_step(arguments, 1.0, 1.0)
-    assert expected_bias(arguments, 0.3, 0.5, 1, 1.0, 3) == 0.0

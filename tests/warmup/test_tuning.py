@@ -21,7 +21,7 @@ from pmm_mcmc.langevin.methods import METHODS
 from pmm_mcmc.warmup import block_checks
 from pmm_mcmc.warmup.block_checks import narrowness, past_transient, replacements, steps_for_autocorrelation
 from pmm_mcmc.warmup.curvature import LocalCurvature
-from pmm_mcmc.warmup.step_size import allowed_error, lipschitz_bound, midpoint_count, rare_curvature, safe_step
+from pmm_mcmc.warmup.step_size import allowed_error, curvature_bound, midpoint_count, rare_curvature, safe_step
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 # -- scale -------------------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def symmetric_rows(d, n):
 
 @pytest.mark.parametrize("stiff", [30.0, 1e4])
 @pytest.mark.parametrize("remainder", [False, True])
-def test_lipschitz_bound_sees_one_stiff_direction_exactly(stiff, remainder):
+def test_curvature_bound_sees_one_stiff_direction_exactly(stiff, remainder):
     d = 40
     rows = symmetric_rows(d, 50)
     rows[:, 0] /= np.sqrt(stiff)
@@ -147,18 +147,18 @@ def test_lipschitz_bound_sees_one_stiff_direction_exactly(stiff, remainder):
     curvature[0] = stiff
     rotation = np.linalg.qr(np.random.default_rng(4).normal(size=(d, d)))[0]
     position, gradient = rows @ rotation.T, -(rows * curvature) @ rotation.T
-    found = lipschitz_bound(
+    found = curvature_bound(
         position[None], gradient[None], np.ones((1, len(rows)), bool), remainder=remainder, refines=False
     )
     np.testing.assert_allclose(found, stiff - remainder, rtol=1e-9)
 
 
-def test_lipschitz_bound_is_not_fooled_by_rounding_where_little_moves():
+def test_curvature_bound_is_not_fooled_by_rounding_where_little_moves():
     # An error e in the gradients changes a ratio by at most 2 e / |dy|, and only the larger half of the moves counts.
     rows, stiff, error = symmetric_rows(5, 200) / [np.sqrt(1e4), 1, 1, 1, 1], np.array([1e4, 1, 1, 1, 1]), 0.1
     noise = np.zeros_like(rows)
     noise[:, 0] = error * np.random.default_rng(5).choice([-1.0, 1.0], size=len(rows))
-    found = lipschitz_bound(
+    found = curvature_bound(
         rows[None], (noise - rows * stiff)[None], np.ones((1, len(rows)), bool), remainder=False, refines=True
     )
     assert abs(found - 1e4) <= 2 * error / np.median(np.abs(np.diff(rows[:, 0]))) * (1 + 1e-3)
@@ -167,10 +167,10 @@ def test_lipschitz_bound_is_not_fooled_by_rounding_where_little_moves():
 def bound(position, gradient, remainder=False):
     """Return the bound of one chain."""
     usable = np.ones((1, len(position)), bool)
-    return lipschitz_bound(position[None], gradient[None], usable, remainder=remainder, refines=False)
+    return curvature_bound(position[None], gradient[None], usable, remainder=remainder, refines=False)
 
 
-def test_lipschitz_bound_of_an_isotropic_gaussian():
+def test_curvature_bound_of_an_isotropic_gaussian():
     rows = symmetric_rows(6, 20)
     np.testing.assert_allclose(bound(rows, -3.0 * rows), 3.0, rtol=1e-12)
     assert bound(rows, -rows, remainder=True) == 1e-3
@@ -178,14 +178,14 @@ def test_lipschitz_bound_of_an_isotropic_gaussian():
     assert bound(np.zeros((5, 3)), np.ones((5, 3))) == 1.0
 
 
-def test_lipschitz_bound_leaves_unusable_rows_out_and_compares_no_chain_with_another():
+def test_curvature_bound_leaves_unusable_rows_out_and_compares_no_chain_with_another():
     rows, other = symmetric_rows(6, 20), 50.0 + symmetric_rows(6, 20)
     # Each chain sees curvature 2; between them the gradient jumps as if it were a thousand.
     position, gradient = np.stack([rows, other]), np.stack([-2.0 * rows, 1e5 - 2.0 * other])
     gradient[0, :30] *= 100.0
     for rows_of_other in (True, False):
         usable = np.stack([np.arange(80) >= 30, np.full(80, rows_of_other)])
-        found = lipschitz_bound(position, gradient, usable, remainder=False, refines=True)
+        found = curvature_bound(position, gradient, usable, remainder=False, refines=True)
         np.testing.assert_allclose(found, 2.0, rtol=1e-9)
 
 
@@ -198,7 +198,7 @@ def test_rare_curvature_sees_rare_places_and_not_rare_directions():
     assert (
         rare_curvature(y, direction, all_of_them, False, False)
         < 15.0
-        < lipschitz_bound(y, direction, all_of_them, False, False)
+        < curvature_bound(y, direction, all_of_them, False, False)
     )
     place = np.where(np.arange(1000)[None, :, None] == 500, -200.0, -1.0) * y
     assert rare_curvature(y, place, all_of_them, False, False) > 100.0

@@ -90,8 +90,6 @@ def good(d=4, chains=4, draws=600):
         "n_grad": np.full((chains, draws), 4),
         "n_grad_total": np.cumsum(np.full((chains, draws), 4), axis=1) + 500,
         "unstable": np.zeros((chains, draws), int),
-        "expected_bias": 0.05 * each,
-        "halving_cost": 1.6 * each,
     }
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Found chain dimension to be longer", UserWarning)

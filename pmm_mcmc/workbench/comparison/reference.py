@@ -8,7 +8,7 @@ import numpy as np
 
 from pmm_mcmc.diagnostics.statement import NOT_TRUSTED
 from pmm_mcmc.diagnostics.verdict import verdict
-from pmm_mcmc.warmup.standard_errors import spread
+from pmm_mcmc.warmup.standard_errors import standard_error
 from pmm_mcmc.workbench.comparison.runs import PEERS, run, unconstrained_draws
 
 __all__ = ["Truth", "truth_for"]
@@ -83,4 +83,4 @@ def truth_of_draws(position: np.ndarray) -> Truth:
     sd = position.std(axis=(0, 1))
     if not np.all(sd > 0):
         raise ValueError(f"reference: coordinate {int(np.argmin(sd))} is the same in all draws; bring draws that vary")
-    return Truth(mean, sd, spread(position), spread((position - mean) ** 2) / (2.0 * sd))
+    return Truth(mean, sd, standard_error(position), standard_error((position - mean) ** 2) / (2.0 * sd))

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t
 
-from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, spread
+from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, standard_error
 from pmm_mcmc.workbench.comparison.reference import Truth
 from pmm_mcmc.workbench.comparison.runs import Run
 
@@ -57,12 +57,12 @@ def _errors(x: np.ndarray, truth: Truth, labels: list[str]) -> dict[str, Any]:
     # The spread about the true mean: its square root is a standard deviation, with the delta method for the error.
     square = (x - truth.mean) ** 2
     root = np.sqrt(square.mean(axis=(0, 1)))
-    of_root = spread(square) / (2.0 * np.maximum(root, 1e-300))
+    of_root = standard_error(square) / (2.0 * np.maximum(root, 1e-300))
     # Noise alone puts the largest error of all parameters beyond this in 5 % of runs.
     noise = t.ppf(1.0 - 0.5 * 0.05 / d, degrees_of_freedom(chains, draws))
     out: dict[str, Any] = {}
     for name, off, se in (
-        ("mean", x.mean(axis=(0, 1)) - truth.mean, np.hypot(spread(x), truth.error)),
+        ("mean", x.mean(axis=(0, 1)) - truth.mean, np.hypot(standard_error(x), truth.error)),
         ("sd", root - truth.sd, np.hypot(of_root, truth.error_of_sd)),
     ):
         size = np.abs(off) / truth.sd

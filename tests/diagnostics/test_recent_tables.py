@@ -5,7 +5,7 @@ import pymc as pm
 import xarray as xr
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.table import remembered
+from pmm_mcmc.diagnostics.recent_tables import tables_of
 
 
 def result(chains, changed=0.0):
@@ -18,15 +18,15 @@ def result(chains, changed=0.0):
 def test_thousands_of_chains_are_read_together(monkeypatch):
     reads, isel = [], xr.DataArray.isel
     monkeypatch.setattr(xr.DataArray, "isel", lambda self, *a, **k: reads.append(k) or isel(self, *a, **k))
-    remembered(result(5000))
+    tables_of(result(5000))
     assert len(reads) == 1
 
 
 def test_results_too_large_for_one_read_are_told_apart_by_their_last_number(monkeypatch):
-    monkeypatch.setattr("pmm_mcmc.diagnostics.table._READ", 100)
-    first = remembered(result(7))
-    assert remembered(result(7)) is first
-    assert remembered(result(7, changed=1.0)) is not first
+    monkeypatch.setattr("pmm_mcmc.diagnostics.recent_tables._READ", 100)
+    first = tables_of(result(7))
+    assert tables_of(result(7)) is first
+    assert tables_of(result(7, changed=1.0)) is not first
 
 
 def test_deterministics_that_are_infinite_are_not_in_the_way():

@@ -1,6 +1,7 @@
-r"""Log evidence from the levels of a ladder of temperatures, by the stepping stone and by Bennett's ratio.
+r"""Log evidence from the levels of a ladder of temperatures, by stepping stones and by Bennett's acceptance ratio.
 
-Level ``i`` has draws of :math:`\pi_i \propto q\,e^{\beta_i l}`, so that with :math:`\Delta = \beta_{i+1} - \beta_i`
+With ``l`` the log ratio, level ``i`` has draws of :math:`\pi_i \propto q\,e^{\beta_i l}`, so that for the evidences
+of two levels, with :math:`\Delta = \beta_{i+1} - \beta_i`
 
 .. math:: \frac{Z_{i+1}}{Z_i} = E_i[e^{\Delta l}] = \frac{1}{E_{i+1}[e^{-\Delta l}]}
    = e^c \frac{E_i[\sigma(\Delta l - c)]}{E_{i+1}[\sigma(c - \Delta l)]},
@@ -43,12 +44,12 @@ class LogEvidence(NamedTuple):
 
 @dataclass
 class LadderSums:
-    """Sums over the draws of a ladder, for each of ``u`` units.
+    """Sums over the draws of a ladder of ``N + 1`` levels, for each of ``u`` units.
 
     Attributes
     ----------
     betas : (N + 1,)
-        The ladder.
+        The inverse temperatures.
     centres : (N,)
         Bennett's constants ``c``.
     count : (u,)
@@ -69,7 +70,7 @@ class LadderSums:
 
     @classmethod
     def start(cls, betas: np.ndarray, log_ratio: np.ndarray, units: int) -> LadderSums:
-        """Begin with no draws; constants come from earlier values ``(n, N + 1)`` of ``l``."""
+        """Begin with no draws; constants come from earlier log ratios ``(n, N + 1)``."""
         pairs = len(betas) - 1
         with np.errstate(invalid="ignore"):
             middle = np.array([np.median(column[np.isfinite(column)]) for column in log_ratio.T])
@@ -95,7 +96,7 @@ class LadderSums:
         return LadderSums(self.betas, self.centres, **fresh, **logs)
 
     def add(self, units: np.ndarray, log_ratio: np.ndarray) -> None:
-        """Add draws: ``l`` ``(n, m, N + 1)`` of ``m`` units."""
+        """Add draws of ``m`` units with log ratios ``(n, m, N + 1)``."""
         steps = np.diff(self.betas)
         hot = steps * log_ratio[..., :-1]
         cold = steps * log_ratio[..., 1:]
@@ -107,7 +108,10 @@ class LadderSums:
             self.down[units] += expit(self.centres - cold).sum(axis=0)
 
     def ratios(self, estimator: str, units: np.ndarray) -> np.ndarray:
-        """Return log ratios ``(k, N)`` of neighbouring evidences; ``units`` ``(k, u)`` are 1 for those used."""
+        """Return the logarithms ``(k, N)`` of the ratios of neighbouring evidences, by an ``estimator``.
+
+        Each row of ``units`` ``(k, u)`` is 1 for the units that are used.
+        """
         count = np.log(units @ self.count)[:, None]
         with np.errstate(all="ignore"):
             if estimator == "bennett":

@@ -1,4 +1,4 @@
-"""Climbs from hotter levels: a mode that is narrow beside another is found where no draw at the posterior is in it."""
+"""Ascents from hotter levels: a mode that is narrow beside another is found where no draw at the posterior is in it."""
 
 import json
 
@@ -10,7 +10,7 @@ import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.run import memory
 from pmm_mcmc.tempering import driver, tuning
-from pmm_mcmc.tempering.climbs import unmet_maxima
+from pmm_mcmc.tempering.ascents import unmet_maxima
 from pmm_mcmc.warmup.other_modes import OtherModes
 
 
@@ -20,8 +20,8 @@ class Hills:
     def __init__(self, far, narrow):
         self.far, self.narrow, self.calls = np.asarray(far, float), narrow, 0
 
-    def value(self, coordinates):
-        def value(y):
+    def whitened_density(self, coordinates):
+        def density(y):
             self.calls += len(y)
             x = coordinates.place(y)
             d = x.shape[1]
@@ -31,11 +31,11 @@ class Hills:
             share = np.exp(other - lp)[:, None]
             return lp, coordinates.pull_back(-(1.0 - share) * x - share * (x - self.far) / self.narrow)
 
-        return value
+        return density
 
 
 @pytest.mark.parametrize("scale", [1.0, 3.0])
-def test_a_maximum_is_unmet_if_no_cold_draw_climbs_to_it(scale):
+def test_a_maximum_is_unmet_if_no_ascent_from_a_cold_draw_ends_there(scale):
     d, rng = 6, np.random.default_rng(1)
     far = np.full(d, 4.0)
     hills, coordinates = Hills(far, 0.2), Coordinates(np.ones(d), np.full(d, scale))
@@ -58,7 +58,7 @@ def test_a_narrow_mode_on_a_coordinate_through_a_maximum_is_found_whatever_the_d
         np.testing.assert_allclose(found, far[None], atol=0.1)
 
 
-def test_climbs_end_with_the_gradients_that_they_may_spend():
+def test_ascents_end_with_the_gradients_that_they_may_spend():
     rng = np.random.default_rng(2)
     hills, coordinates = Hills(np.full(4, 5.0), 0.3), Coordinates(np.zeros(4), np.ones(4))
     draws = 2.0 * rng.standard_normal((5000, 4))
@@ -78,21 +78,21 @@ def test_a_narrow_mode_that_no_draw_is_in_is_not_trusted():
 
 
 def test_looks_go_on_while_a_run_draws_and_do_not_depend_on_its_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr(tuning, "look", lambda *given: (OtherModes(0.0), np.empty((0, 9)), 0))
-    monkeypatch.setattr(driver, "LOOK", 8)
+    monkeypatch.setattr(tuning, "search_modes_of_ladder", lambda *given: (OtherModes(0.0), np.empty((0, 9)), 0))
+    monkeypatch.setattr(driver, "SEARCH_EVERY", 8)
     model = unequal(9)
     options = {"chains": 150, "draws": 40, "tune": 150, "random_seed": 2, "reference": "prior"}
     masses = []
-    looks = driver.look
+    search = driver.search_modes_of_ladder
 
     def counted(*arguments):
-        seen = looks(*arguments)
+        seen = search(*arguments)
         masses.append(seen[0].mass)
         return seen
 
-    monkeypatch.setattr(driver, "look", counted)
+    monkeypatch.setattr(driver, "search_modes_of_ladder", counted)
     in_memory = temper(model, "numba", **options)
-    # Nobody looks any more once there is a mode.
+    # There is no search any more once it has found a mode.
     assert 0.4 < masses[-1] < 0.6 and not any(mass > 0.0 for mass in masses[:-1]) and len(masses) < 5
     reported = in_memory["posterior"].attrs["findings"]
     assert json.loads(reported)["modes"]["other_modes"] == masses[-1]

@@ -1,7 +1,8 @@
-"""The warm-up of chains with one setting: many chains of an engine, or one that PyMC advances with its companions.
+"""A warm-up of chains that have one setting: those of a run, or one of PyMC with its companions.
 
-The setting is tuned on the draws of some chains, and of more of them in the first blocks.  Many chains at one time show
-the scale that few show over time, so that blocks are shorter where there are more chains.
+The setting is learnt from the draws of some *training chains*, and of more of them in the first blocks, which are
+short; the others follow it.  Many chains at one time show the scale that few show over time, so that blocks are shorter
+where there are more chains.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.warmup import timetable
 from pmm_mcmc.warmup.block_checks import narrowness, past_transient, replacements
+from pmm_mcmc.warmup.mode_search import search_modes
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.schedule import Warmup
-from pmm_mcmc.warmup.scouts import look_around
 from pmm_mcmc.warmup.step_size import fixed_setting
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
@@ -45,11 +46,11 @@ class Warming:
     ensemble, tuned, warmup
         The chains, their setting, and the schedule (``None`` without warm-up).
     n_grad : (chain,)
-        Gradients spent by each chain, with its share of those that the schedule and the scouts evaluated.
+        Gradients spent by each chain, with its share of those of the schedule and of the search for modes.
     prior : (n, d), optional
-        Draws of the prior for the scouts that look for other modes at the end; without it there are none.
+        Draws of the prior for the search for modes at the end; without it there is none.
     other_modes
-        What they found.
+        What it has found.
     """
 
     ensemble: Ensemble
@@ -112,33 +113,29 @@ class Warming:
         """Whether the setting is final."""
         return self.warmup is None or self.warmup.finished
 
-    def part(self, chains: slice) -> Ensemble:
-        """Return an ensemble of some chains, with views of their states and a separate count of transitions."""
-        return self.ensemble.subset(chains)
-
     def advance(
         self,
         engine: Engine,
         setting: TunedParameters,
         rows: int,
         batch: int | None,
-        look: Callable[[slice, Chunk], None],
+        observe: Callable[[slice, Chunk], None],
         processes: Processes,
         tolerance: float = 0.0,
     ) -> np.ndarray:
-        """Advance all chains; return which draws are past the transient, as a mask ``(chain, rows)``.
+        """Advance all chains by ``rows`` transitions; return which draws are past the transient, ``(chain, rows)``.
 
-        ``look`` is called with each ``batch`` of chains of this process, counted from its first, and their draws.
+        ``observe`` is called with each ``batch`` of chains of this process, counted from its first, and their draws.
         """
-        local_ensemble = self.part(processes.own)
-        n_grad = self.n_grad[processes.own].copy()
+        local_ensemble = self.ensemble.subset(processes.chains)
+        n_grad = self.n_grad[processes.chains].copy()
         lp = np.empty((len(n_grad), rows))
         narrow = np.empty(len(n_grad))
         for chains, chunk in local_ensemble.advance_in_batches(engine, setting, rows, batch, tolerance=tolerance):
             lp[chains] = chunk.sampled_lp
             narrow[chains] = narrowness(chunk.evaluation, engine.d)
             n_grad[chains] += chunk.n_grad.sum(axis=1)
-            look(chains, chunk)
+            observe(chains, chunk)
         self.ensemble.transition = local_ensemble.transition
         self.ensemble.state, self.ensemble.evaluation, self.n_grad, lp, narrow = processes.join(
             local_ensemble.state, local_ensemble.evaluation, n_grad, lp, narrow
@@ -158,12 +155,12 @@ class Warming:
         n = len(self.n_grad)
         rows = warmup.boundary - warmup.done
         processes = Processes(slice(0, n)) if processes is None else processes
-        learning = int(min(warmup.learning, timetable.learnt_from(n, rows, training_chains(engine.d))))
+        training_count = int(min(warmup.learning_chains, timetable.learnt_from(n, rows, training_chains(engine.d))))
         training: list[Block] = []
         rejected: list[np.ndarray] = []
 
         def observe(chains: slice, chunk: Chunk) -> None:
-            training_rows = max(learning - processes.own.start - chains.start, 0)
+            training_rows = max(training_count - processes.chains.start - chains.start, 0)
             if training_rows or not training:
                 # Copies, since views would keep the whole batch in memory.
                 training.append(Block(*(array[:training_rows].copy() for array in Block.of(chunk))))
@@ -177,7 +174,7 @@ class Warming:
         (unstable,) = processes.join(np.concatenate(rejected))
         old = self.tuned.coordinates
         self.close(engine, newest, replacements(usable, unstable))
-        self.ensemble.change(engine, old, self.tuned.coordinates)
+        self.ensemble.change_coordinates(engine, old, self.tuned.coordinates)
 
     def close(self, engine: Engine, block: Block, source: np.ndarray | None = None, stop: bool = False) -> None:
         """Update the setting by the draws of the first chains in a block, and replace chains that are stuck.
@@ -202,7 +199,7 @@ class Warming:
         if self.finished and self.prior is not None:
             rng = np.random.default_rng(self.ensemble.keys[0])
             spent_so_far = int(self.n_grad.sum())
-            self.other_modes, _, n_grad = look_around(engine, self.tuned, block, self.prior, spent_so_far, rng)
+            self.other_modes, _, n_grad = search_modes(engine, self.tuned, block, self.prior, spent_so_far, rng)
             self.prior = None
             self.n_grad += -(-n_grad // len(chains))
 

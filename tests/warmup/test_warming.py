@@ -16,9 +16,9 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.warmup import timetable
 from pmm_mcmc.warmup.block_checks import past_transient
-from pmm_mcmc.warmup.pooled import Warming
 from pmm_mcmc.warmup.step_size import allowed_error, safe_step
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
+from pmm_mcmc.warmup.warming import Warming
 
 SEEDS = range(5)
 KINDS = {"paper": {"scheme": "paper"}, "recycled": {"scheme": "recycled"}}
@@ -75,7 +75,7 @@ def test_pooled_chains_need_few_gradients_on_a_gaussian(kind, seed):
     found = pooled(unequal, kind, seed, d=100, chains=8, table=calls, around=spread_of_unequal(100))
     assert found.n_grad.max() <= (500 if kind == "paper" else 300)
     assert found.n_grad.sum() == calls[0]
-    assert found.warmup.clean is True and found.warmup.frozen is not None and found.warmup.finished
+    assert found.warmup.passed is True and found.warmup.frozen is not None and found.warmup.finished
     np.testing.assert_allclose(found.tuned.coordinates.scale, spread_of_unequal(100), rtol=1e-6)
     assert_step_of_theory(found, kind, 100)
 

@@ -1,6 +1,6 @@
-"""Unadjusted runs of models whose density jumps or ends at a wall, by every way in.
+"""Runs of models whose density jumps, by every way in: adjusted draws are right, and judged so.
 
-Adjusted draws of the same are right, and judged so.
+The bias of unadjusted ones is not measurable.
 """
 
 import json
@@ -30,26 +30,19 @@ def sampled(door, seed, **short):
     return pmm.sample(backend=door, **({"adjusted": False} | short))
 
 
-@pytest.mark.pymc
-@pytest.mark.parametrize("door", ["numba", "jax"])
-def test_a_jump_in_a_model(door):
-    """The posterior is off by 0.4 standard deviations, and all six runs were trusted (issue 22)."""
-    truth = stats.norm.pdf(0.3) * (np.exp(1.5) - 1.0) / (1.0 + stats.norm.sf(0.3) * (np.exp(1.5) - 1.0))
-    with model_with(lambda x, s: pt.switch(x > 0.3, 1.5, 0.0)):
-        for seed in range(3):
-            dt = sampled(door, seed)
-            seen = pmm.verdict(dt)
-            assert seen.state == "not trusted" and seen.reasons[0].code == "jump"
-            assert "jumps by 1.5 where x is near 0.3" in seen.sentence
-            assert float(dt["posterior"]["x"].mean()) < truth - 0.2
+def jump_of(dt):
+    return json.loads(dt["posterior"].attrs[FINDINGS])["jump"]
 
 
 @pytest.mark.pymc
 @pytest.mark.statistical
 @pytest.mark.parametrize("door", ["numba", "jax"])
-@pytest.mark.parametrize("size", [1.5, -np.inf])
-def test_adjusted_draws_are_right_and_trusted_where_the_density_jumps_or_ends(door, size):
-    """The test is of the density itself; four errors of a mean of some 2,000 effective draws: 6e-5 each."""
+def test_adjusted_draws_are_right_and_trusted_where_the_density_jumps(door):
+    """The test is of the density itself; four errors of a mean of some 2,000 effective draws: 6e-5 each.
+
+    The mean by control variates would be 0, and its error too.
+    """
+    size = 1.5
     ratio = np.exp(size)
     beyond = stats.norm.sf(0.3)
     truth = stats.norm.pdf(0.3) * (ratio - 1.0) / (1.0 + beyond * (ratio - 1.0))
@@ -59,13 +52,22 @@ def test_adjusted_draws_are_right_and_trusted_where_the_density_jumps_or_ends(do
     x = dt["posterior"]["x"].values
     error = np.sqrt(second - truth**2) / np.sqrt(float(az.ess(dt["posterior"]["x"].values, method="mean")))
     assert pmm.verdict(dt).trusted
+    assert pmm.summary(dt, round_to="none").loc["x", "mean_cv"] == pytest.approx(x.mean(), abs=1e-9)
     assert abs(x.mean() - truth) < 4.0 * error
+
+
+@pytest.mark.pymc
+def test_the_bias_of_unadjusted_draws_is_not_measurable():
+    """The posterior is off by 0.4 standard deviations, and all six runs were trusted (issue 22)."""
+    with model_with(lambda x, s: pt.switch(x > 0.3, 1.5, 0.0)):
+        seen = pmm.verdict(sampled("numba", 0))
+    assert seen.state == "undecided" and "the bias could not be measured" in seen.sentence
 
 
 def test_a_jump_in_a_function_of_jax():
     density = pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2) + jnp.where(x[1] > -0.5, 1.0, 0.0), 3)
-    seen = pmm.verdict(pmm.sample(model=density, adjusted=False, draws=500, progressbar=False, random_seed=1))
-    assert "the log density jumps by 1 where x[1] is near -0.5." in seen.sentence
+    dt = pmm.sample(model=density, adjusted=False, draws=500, progressbar=False, random_seed=1)
+    assert jump_of(dt) == pytest.approx(1.0, abs=1e-3)
 
 
 @pytest.mark.pymc
@@ -76,42 +78,38 @@ def test_a_jump_in_a_hierarchy_that_is_sampled_non_centred():
         pm.Normal("y", effects, 1, observed=np.linspace(-1.0, 2.0, 8))
         pm.Potential("jump", pt.switch(effects[2] > 0.1, 1.0, 0.0))
         dt = sampled("numba", 1)
-    assert "noncentred" in dt["sample_stats"]
-    assert "the log density jumps by 1 where effects[2] is near 0.1" in pmm.verdict(dt).sentence
+    assert "noncentred" in dt["sample_stats"] and jump_of(dt) == pytest.approx(1.0, abs=1e-2)
 
 
 @pytest.mark.pymc
 def test_a_jump_is_not_forgotten_when_a_run_goes_on(tmp_path):
     """A few more draws, or the end of an interrupted run, have too few segments of their own."""
-    options = {"random_seed": 1, "progressbar": False, "adjusted": False}
+    options = {"random_seed": 1, "progressbar": False}
     with model_with(lambda x, s: pt.switch(x > 0.3, 1.5, 0.0)):
         dt = pmm.extend(pmm.sample(300, **options), 10, progressbar=False)
         pmm.sample(300, store=tmp_path / "run", compute_convergence_checks=False, **options)
         resumed = pmm.sample(310, store=tmp_path / "run", resume=True, **options)
-    for result in (dt, resumed):
-        assert "the log density jumps by 1.5 where x is near" in pmm.verdict(result).sentence
+    assert [jump_of(result) for result in (dt, resumed)] == pytest.approx([1.5, 1.5], abs=1e-2)
 
 
 @pytest.mark.pymc
 def test_without_checks_nothing_is_looked_for():
     with model_with(lambda x, s: pt.switch(x > 0.3, 1.5, 0.0)):
         dt = sampled("numba", 1, draws=100, compute_convergence_checks=False)
-    assert "breaks" not in dt["posterior"].attrs.get(FINDINGS, "")
+    assert "jump" not in dt["posterior"].attrs.get(FINDINGS, "")
 
 
 @pytest.mark.pymc
-def test_a_kink_in_a_model_is_trusted():
+def test_a_kink_in_a_model_is_no_jump():
     with pm.Model():
         x = pm.Laplace("x", 0, 1, shape=2)
         pm.Potential("p", -pt.abs(x[0] - 0.5))
         dt = sampled("numba", 1)
-    assert set(json.loads(dt["posterior"].attrs[FINDINGS])["breaks"]) == {"gradients"}
-    assert pmm.verdict(dt).trusted
+    assert jump_of(dt) == 0.0 and pmm.verdict(dt).trusted
 
 
 @pytest.mark.pymc
-def test_a_wall_in_a_model_is_named():
+def test_divergences_say_where_the_density_ends():
     with model_with(lambda x, s: pt.switch(x < 0.0, -np.inf, 0.0)):
-        seen = pmm.verdict(sampled("numba", 1))
-    assert seen.state == "not trusted" and "the density ends at a wall where x is near" in seen.sentence
-    assert "give x a prior that ends there" in seen.sentence.lower()
+        seen = pmm.verdict(sampled("numba", 1, adjusted=True))
+    assert seen.state == "not trusted" and "divergences" in [reason.code for reason in seen.reasons]

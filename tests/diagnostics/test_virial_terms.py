@@ -178,7 +178,7 @@ def test_functions_that_have_no_use_of_them_are_as_without(monkeypatch):
     found = estimated(f, x, g, own)
     without_virial_terms(monkeypatch)
     plain = estimated(f, x, g, own)
-    gain = (plain.left / found.left) ** 2
+    gain = (plain.unexplained / found.unexplained) ** 2
     same = gain == 1.0
     assert same.sum() > 12 and np.all(gain[~same] > 1.5) and np.all(gain[[0, 17]] > 10.0)
     for with_them, by_direction in zip(found, plain, strict=True):
@@ -197,7 +197,7 @@ def test_the_mean_of_a_log_scale_is_closer_to_the_truth(monkeypatch, model):
     without_virial_terms(monkeypatch)
     plain = log_scale(model, "biased", 40, seed=6)
     assert -0.25 < model.bias / model.sd < -0.2
-    assert abs(np.mean(found.raw) - model.truth - model.bias) < Z * np.std(found.raw) / np.sqrt(40)
+    assert abs(np.mean(found.plain) - model.truth - model.bias) < Z * np.std(found.plain) / np.sqrt(40)
     error, before = (np.sqrt(np.mean((each.value - model.truth) ** 2)) for each in (found, plain))
     assert np.mean(np.abs(found.value - model.truth) <= np.abs(plain.value - model.truth)) > 0.9
     assert abs(np.mean(found.value) - model.truth) < 0.33 * abs(np.mean(plain.value) - model.truth)
@@ -211,10 +211,10 @@ def test_measured_bias_and_what_is_left_cover_the_true_one(model, alone):
     found = log_scale(model, "biased", 60, seed=7)
     used = found.used
     assert np.mean(used) > 0.8
-    whole = np.abs(found.bias) / (1.0 - found.left) + 2.0 * found.bias_se
+    whole = np.abs(found.bias) / (1.0 - found.unexplained) + 2.0 * found.bias_se
     assert np.all(whole[used] > np.abs(model.bias)) and np.all(found.bias[used] < -2.0 * found.bias_se[used])
     assert np.all(whole[used] < 3.0 * np.abs(model.bias)), "and not by being far too large"
-    off, noise = np.abs(found.value - model.truth), found.left * found.raw_se
+    off, noise = np.abs(found.value - model.truth), found.unexplained * found.plain_se
     inside = np.sum((off < NINETY_FIVE * found.se)[used])
     assert inside >= stats.binom.ppf(RARE, used.sum(), 0.95)
     assert np.mean((off < NINETY_FIVE * noise)[used]) < alone
@@ -224,7 +224,7 @@ def test_measured_bias_and_what_is_left_cover_the_true_one(model, alone):
 @pytest.mark.parametrize("model", [WELL, PARTLY], ids=["well", "partly"])
 def test_exact_draws_of_a_hierarchy_stay_unbiased(model):
     found = log_scale(model, "exact", 100, seed=8)
-    assert np.mean(found.used) > 0.9 and np.median(found.left**2) < 0.1
+    assert np.mean(found.used) > 0.9 and np.median(found.unexplained**2) < 0.1
     assert z_of_mean(found.value - model.truth) < Z
     assert z_of_mean(found.bias[found.used]) < Z
     inside = np.sum(np.abs(found.value - model.truth) < NINETY_FIVE * found.se)
@@ -240,12 +240,12 @@ def test_what_is_left_and_when_it_counts():
     x = rng.normal(size=(4, 500, 24)) + np.repeat([0.0, 0.0, 0.12, 0.3], 6)
     f = x + np.linspace(0.1, 1.3, 24)[rng.permutation(24)] * rng.normal(size=x.shape)
     found = estimated(f, x, -x, np.full(24, -1))
-    used, error = found.used, found.left * found.raw_se
+    used, error = found.used, found.unexplained * found.plain_se
     sure = used & (np.abs(found.bias) > 2.0 * found.bias_se)
     assert sure.sum() > 4 and (used & ~sure).sum() > 4 and (~used).sum() > 4
     np.testing.assert_allclose(found.se[used & ~sure], error[used & ~sure], rtol=1e-12)
-    np.testing.assert_array_equal(found.se[~used], found.raw_se[~used])
+    np.testing.assert_array_equal(found.se[~used], found.plain_se[~used])
     beyond = np.abs(found.bias) - 2.0 * found.bias_se
-    expected = np.sqrt(error**2 + (found.left / (1.0 - found.left) * beyond) ** 2)
+    expected = np.sqrt(error**2 + (found.unexplained / (1.0 - found.unexplained) * beyond) ** 2)
     np.testing.assert_allclose(found.se[sure], expected[sure], rtol=1e-12)
     assert np.all(found.se[sure] > error[sure])

@@ -1,0 +1,150 @@
+"""The search for modes of a ladder: ascents from draws at all temperatures, beside those of an ordinary warm-up.
+
+A mode that is narrow beside another has little weight at temperatures in between, so that few chains bring it to the
+posterior; but a draw in its basin is enough to find it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.arguments import Block, TunedParameters
+from pmm_mcmc.tempering.path import Points, TemperingPath
+from pmm_mcmc.warmup.ascent import Ascents, Density
+from pmm_mcmc.warmup.mode_search import along_coordinates, search_modes
+from pmm_mcmc.warmup.other_modes import OtherModes
+
+__all__ = ["search_modes_of_ladder", "unmet_maxima"]
+
+# Maxima at most, the highest ones.
+_MOST_MAXIMA = 24
+# Ascents that are made together.
+_TOGETHER = 256
+# Gradients of each ascent at most.
+_GRADIENTS_PER_ASCENT = 60
+# Two maxima are one if their log densities differ by less, and their squared distance in variances is less.
+_NATS = 0.2
+_SAME_DISTANCE = 0.25
+# Places along coordinates from which ascents start: at each of so many distances the one that stands out.
+_PLACES = 16
+# Draws at the posterior from which ascents start.
+_POSTERIOR_STARTS = 256
+# Share of the gradients that ascents spend at most.
+_SHARE = 0.2
+
+
+def search_modes_of_ladder(
+    path: TemperingPath,
+    setting: TunedParameters,
+    hot: np.ndarray,
+    cold: Points,
+    prior: np.ndarray,
+    n_grad: int,
+    rng: np.random.Generator,
+) -> tuple[OtherModes, np.ndarray, int]:
+    """Return the modes that no draw at the posterior is in, the maxima ``(m, d)`` of all ascents, and the gradients.
+
+    Ascents start from draws ``hot`` ``(n, d)`` at temperatures below 1 and, as at the end of a warm-up, from draws of
+    the ``prior`` ``(m, d)``.  They are compared with those from draws ``cold`` ``(k, C, ...)`` at temperature 1, whose
+    ``setting`` it is.  Of ``n_grad``, the gradients of the run so far, the former spend a fifth at most.
+    """
+    flat = cold.position.reshape(-1, path.d)
+    some = flat[rng.permutation(len(flat))[:_POSTERIOR_STARTS]]
+    unmet, ascent_gradients = unmet_maxima(
+        path, setting.coordinates, rng.permutation(hot), some, int(_SHARE * n_grad), rng
+    )
+    if not len(unmet) and not len(prior):
+        return OtherModes(0.0), unmet, ascent_gradients
+    position, slope, lp = (np.swapaxes(array, 0, 1) for array in (cold.position, cold.slope(1.0), cold.lp))
+    nothing = np.zeros(lp.shape, np.int64)
+    block = Block(position, slope, lp, nothing, nothing, nothing, np.ones(lp.shape))
+    modes, maxima, search_gradients = search_modes(path.engine, setting, block, prior, n_grad, rng, unmet)
+    return modes, maxima, ascent_gradients + search_gradients
+
+
+def unmet_maxima(
+    path: TemperingPath,
+    coordinates: Coordinates,
+    hot: np.ndarray,
+    cold: np.ndarray,
+    limit: int,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, int]:
+    """Return the maxima ``(m, d)`` that no ascent from a draw at the posterior reaches, and the gradients spent.
+
+    Ascents start from draws ``hot`` ``(n, d)``, which come in random order, and from places along coordinates where the
+    density falls least away from the maxima of draws ``cold`` ``(m, d)`` at the posterior.  They spend about ``limit``
+    gradients at most.  In ``coordinates`` the posterior is about as wide in each direction.
+    """
+    d = hot.shape[1]
+    density = path.whitened_density(coordinates)
+    centre = coordinates.whiten(cold).mean(axis=0)
+    met = _Maxima.reached(density, coordinates.whiten(cold), centre, 0.25 * limit)
+    n_grad = met.n_grad
+    if not len(met.lp):  # nothing that the others could be compared with
+        return np.empty((0, d)), n_grad
+    places, place_gradients = _outstanding(density, coordinates, met, (limit - n_grad) // 2, rng)
+    n_grad += place_gradients
+    starts = np.concatenate([places, coordinates.whiten(hot)])
+    maxima = _Maxima.reached(density, starts, centre, limit - n_grad)
+    n_grad += maxima.n_grad
+    new = np.ones(len(maxima.lp), bool)
+    for i in range(len(met.lp)):
+        new &= ~maxima.are(met.position[i], met.lp[i], met.scale[i])
+    chosen: list[int] = []
+    while new.any() and len(chosen) < _MOST_MAXIMA:
+        highest = int(np.flatnonzero(new)[np.argmax(maxima.lp[new])])
+        chosen.append(highest)
+        new &= ~maxima.are(maxima.position[highest], maxima.lp[highest], maxima.scale[highest])
+        new[highest] = False
+    return coordinates.place(maxima.position[chosen]), n_grad
+
+
+class _Maxima(NamedTuple):
+    """Whitened maxima ``(n, d)``, their log densities, the variances there ``(n,)``, and the gradients spent."""
+
+    position: np.ndarray
+    lp: np.ndarray
+    scale: np.ndarray
+    n_grad: int
+
+    @classmethod
+    def reached(cls, density: Density, start: np.ndarray, centre: np.ndarray, limit: float) -> _Maxima:
+        """Return the maxima that ascents from the starts reach, with about ``limit`` gradients at most."""
+        position = [np.empty((0, start.shape[1]))]
+        lp = [np.empty(0)]
+        scale = [np.empty(0)]
+        n_grad = 0
+        for i in range(0, len(start), _TOGETHER):
+            if n_grad >= limit:
+                break
+            some = start[i : i + _TOGETHER]
+            ends = Ascents.of(density, some, centre, _GRADIENTS_PER_ASCENT * len(some))
+            n_grad += ends.spent
+            position.append(ends.position[ends.arrived])
+            lp.append(ends.lp[ends.arrived])
+            scale.append(ends.scale[ends.arrived])
+        return cls(np.concatenate(position), np.concatenate(lp), np.concatenate(scale), n_grad)
+
+    def are(self, y: np.ndarray, lp: float, scale: float) -> np.ndarray:
+        """Return which of the maxima are that at ``y`` ``(d,)``, up to the precision of ascents."""
+        squared_distance = ((self.position - y) ** 2).sum(axis=1)
+        nearest = _SAME_DISTANCE * len(y) * np.minimum(np.minimum(self.scale, scale), 1.0)
+        return (np.abs(self.lp - lp) < _NATS) & (squared_distance < nearest)
+
+
+def _outstanding(
+    density: Density, coordinates: Coordinates, met: _Maxima, limit: int, rng: np.random.Generator
+) -> tuple[np.ndarray, int]:
+    """Return places along coordinates where the density is highest for their distance from a maximum, and gradients."""
+    offsets = along_coordinates(coordinates, limit, met.position.shape[1], rng)
+    offsets = offsets[np.argsort((offsets**2).sum(axis=1))]
+    base = rng.integers(len(met.lp), size=len(offsets))
+    places = met.position[base] + offsets
+    lp = np.nan_to_num(density(places)[0], nan=-np.inf)
+    fall = (met.lp[base] - lp) / np.maximum((offsets**2).sum(axis=1), 1e-300)
+    least = [group[np.argmin(fall[group])] for group in np.array_split(np.arange(len(offsets)), _PLACES) if len(group)]
+    return places[np.array(least, int)], len(offsets)

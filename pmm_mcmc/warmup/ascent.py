@@ -1,0 +1,137 @@
+"""Ascents to local maxima of a log density from many starts at once, by L-BFGS in whitened coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Ascents", "Density"]
+
+# Log densities ``(n,)`` and gradients ``(n, d)`` at positions ``(n, d)``; NaN where they are not finite.
+Density = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+# Pairs of steps and changes of the gradient that L-BFGS remembers of each ascent.
+_MEMORY = 8
+# Gain that the next step promises, in nats, below which an ascent is over: it is within 0.2 local sds of the maximum.
+_ARRIVED = 0.02
+# Length of the first step over that of the longest later one: the basin of a mode a fifth as wide has that radius.
+_FIRST = 0.2
+# Share of the promised gain that a step must bring (Armijo's condition).
+_ARMIJO = 1e-3
+
+
+@dataclass
+class Ascents:
+    """The ends of ``n`` ascents.
+
+    Attributes
+    ----------
+    position, gradient : (n, d)
+    lp : (n,)
+        Where the ascents ended, and the log density with its gradient there.
+    arrived : (n,)
+        Whether each is at a maximum, to a small part of a local standard deviation.
+    scale : (n,)
+        A variance there, of the last step's direction.
+    spent : int
+        Gradients of all together.
+    """
+
+    position: np.ndarray
+    lp: np.ndarray
+    gradient: np.ndarray
+    arrived: np.ndarray
+    scale: np.ndarray
+    spent: int
+
+    @classmethod
+    def of(cls, density: Density, start: np.ndarray, centre: np.ndarray, limit: int) -> Ascents:
+        """Ascend from positions ``(n, d)`` until all are at a maximum, or ``limit`` gradients are spent.
+
+        A start where the density is not finite is moved towards the ``centre`` ``(d,)``.  No step is longer than 1 plus
+        half the distance from the centre, and the first, before any curvature is estimated, at most a fifth of that: an
+        ascent stays in the basin in which it begins.
+        """
+        self = cls._begin(density, np.array(start), centre, limit)
+        n, d = self.position.shape
+        steps = np.zeros((n, _MEMORY, d))
+        changes = np.zeros((n, _MEMORY, d))
+        weights = np.zeros((n, _MEMORY))
+        going = np.isfinite(self.lp)
+        needs_direction = going.copy()
+        direction = np.zeros((n, d))
+        share = np.ones(n)  # length of the next step over that of its direction
+        while going.any():
+            i = np.flatnonzero(going & needs_direction)
+            if i.size:
+                direction[i] = _direction(self.gradient[i], steps[i], changes[i], weights[i], self.scale[i])
+                self.arrived[i] = 0.5 * (self.gradient[i] * direction[i]).sum(axis=1) < _ARRIVED
+                going[i[self.arrived[i]]] = False
+                longest = 1.0 + 0.5 * np.linalg.norm(self.position[i] - centre, axis=1)
+                longest[~steps[i].any(axis=(1, 2))] *= _FIRST
+                share[i] = np.minimum(1.0, longest / np.maximum(np.linalg.norm(direction[i], axis=1), 1e-300))
+            i = np.flatnonzero(going)
+            if not i.size or self.spent + i.size > limit:
+                break
+            tried = self.position[i] + share[i, None] * direction[i]
+            lp, gradient = density(tried)
+            self.spent += i.size
+            promised = share[i] * (self.gradient[i] * direction[i]).sum(axis=1)
+            # The next trial is the top of the parabola through both ends and the first slope, neither near nor far.
+            with np.errstate(all="ignore"):
+                good = np.isfinite(lp) & (lp - self.lp[i] >= _ARMIJO * promised)
+                top = 0.5 * promised / (promised - (lp - self.lp[i]))
+            shorter = share[i] * np.clip(np.nan_to_num(top, nan=0.1, posinf=0.5, neginf=0.1), 0.1, 0.5)
+            needs_direction[i] = good
+            share[i] = np.where(good, share[i], shorter)
+            going[i[~good & (shorter < 1e-8)]] = False
+            moved = i[good]
+            step = tried[good] - self.position[moved]
+            change = self.gradient[moved] - gradient[good]
+            product = (step * change).sum(axis=1)
+            concave = product > 1e-6 * np.linalg.norm(step, axis=1) * np.linalg.norm(change, axis=1)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                weight = np.where(concave, 1.0 / product, 0.0)
+                scale = np.where(concave, product / (change**2).sum(axis=1), 4.0 * self.scale[moved])
+            self.scale[moved] = scale
+            for memory, newest in ((steps, step), (changes, change), (weights, weight)):
+                memory[moved] = np.concatenate([memory[moved, 1:], newest[:, None]], axis=1)
+            weights[moved[~concave]] = 0.0
+            self.position[moved] = tried[good]
+            self.lp[moved] = lp[good]
+            self.gradient[moved] = gradient[good]
+        return self
+
+    @classmethod
+    def _begin(cls, density: Density, start: np.ndarray, centre: np.ndarray, limit: int) -> Ascents:
+        """Evaluate the starts; those where the density is not finite are moved half the way to the centre, thrice."""
+        n, d = start.shape
+        lp = np.full(n, np.nan)
+        gradient = np.zeros((n, d))
+        evaluations = 0
+        missing = np.arange(n)
+        while missing.size and evaluations + missing.size <= min(4 * n, limit):
+            lp[missing], gradient[missing] = density(start[missing])
+            evaluations += missing.size
+            missing = missing[~np.isfinite(lp[missing])]
+            start[missing] = centre + 0.5 * (start[missing] - centre)
+        lp[missing] = np.nan
+        return cls(start, lp, gradient, np.zeros(n, bool), np.ones(n), evaluations)
+
+
+def _direction(
+    gradient: np.ndarray, steps: np.ndarray, changes: np.ndarray, weights: np.ndarray, scale: np.ndarray
+) -> np.ndarray:
+    """Return the directions ``(n, d)`` of L-BFGS by its two loops."""
+    direction = gradient.copy()
+    alpha = np.zeros(weights.shape)
+    for i in reversed(range(_MEMORY)):
+        alpha[:, i] = weights[:, i] * (steps[:, i] * direction).sum(axis=1)
+        direction -= alpha[:, i, None] * changes[:, i]
+    direction *= scale[:, None]
+    for i in range(_MEMORY):
+        beta = weights[:, i] * (changes[:, i] * direction).sum(axis=1)
+        direction += (alpha[:, i] - beta)[:, None] * steps[:, i]
+    return direction
