@@ -38,12 +38,12 @@ class Tape(NamedTuple):
 @cache
 def _function(name: str, n: int) -> int | None:
     """Return the address of a function of ``n`` doubles: of SciPy's special functions, or of the C library."""
-    form = f"double ({'double, ' * n}int __pyx_skip_dispatch)"
+    form = f'"double ({"double, " * n}int __pyx_skip_dispatch)"'
     for candidate in (name, f"__pyx_fuse_0{name}", f"__pyx_fuse_1{name}"):
-        if f'"{form}"' in str(cython_special.__pyx_capi__.get(candidate)):
+        if form in str(cython_special.__pyx_capi__.get(candidate)):
             return get_cython_function_address("scipy.special.cython_special", candidate)
     function = getattr(ctypes.CDLL(ctypes.util.find_library("m")), name, None)
-    return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
+    return ctypes.cast(function, ctypes.c_void_p).value if function else None
 
 
 def _collapsed(axes: list[tuple[int, list[int]]]) -> list[tuple[int, list[int]]]:

@@ -269,9 +269,7 @@ def _solve_triangular(builder: Builder, op: Any, a: Any, b: Any) -> Any:
     return out
 
 
-_TENSORS |= dict.fromkeys(
-    ("TensorFromScalar", "ScalarFromTensor", "SpecifyShape", "DeepCopyOp"), lambda _, op, x, *y: x
-)
+_TENSORS |= dict.fromkeys(("TensorFromScalar", "ScalarFromTensor", "SpecifyShape", "DeepCopyOp"), lambda _, o, x, *y: x)
 _TENSORS |= dict.fromkeys(("CAReduce", "Sum", "Prod", "Max", "Min", "All", "Any"), _reduction)
 _TENSORS |= dict.fromkeys(("Subtensor", "AdvancedSubtensor"), _subtensor)
 _TENSORS |= dict.fromkeys(("IncSubtensor", "AdvancedIncSubtensor"), _inc_subtensor)
