@@ -1,9 +1,9 @@
 """Posteriors with modes of next to no mass: do chains that start in one end in the heaviest.
 
-``python -m benchmarks local_modes``.  Each posterior is of a linear regression on a basis that depends on one parameter:
-the frequency of a wave, the time of a smooth step, or the rate of a damped wave.  Its likelihood has many modes along
-that parameter, of very unequal mass.  Given it the coefficients are Gaussian, so that its moments are exact sums over a
-grid.
+``python -m benchmarks local_modes``.  Each posterior is of a linear regression on a basis that depends on one
+parameter: the frequency of a wave, the time of a smooth step, or the frequency of a damped wave.  Its likelihood has
+many modes along that parameter, of very unequal mass.  Given it the coefficients are Gaussian, so that its moments are
+exact sums over a grid.
 """
 
 from __future__ import annotations
