@@ -34,7 +34,7 @@ from backends import data, logistic
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import Ensemble
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.log_density import log_density
@@ -44,7 +44,6 @@ jax.config.update("jax_enable_x64", True)
 SEED, REPEATS, D = 1, 7, 25
 METHODS = {
     "PoissonULMC(K=16)": ({"K": 16}, 2),
-    "PoissonULMC(K=16, option=1)": ({"K": 16, "option": 1}, 2),
     "PoissonULMC(scheme='recycled')": ({"scheme": "recycled"}, 1),
 }
 
@@ -130,9 +129,8 @@ def ess_table(asked: Any) -> None:
         for name, (options, _) in METHODS.items():
             engine, arguments, _ = engine_of(regression, options, chains)
             rows[f"{name}, JAX"] = measured(engine, arguments, chains, draws)
-            if "option" not in options:
-                on_numba = NumbaEngine.of(arguments, density, os.cpu_count() or 1)
-                rows[f"{name}, numba"] = measured(on_numba, arguments, chains, draws)
+            on_numba = NumbaEngine.of(arguments, density, os.cpu_count() or 1)
+            rows[f"{name}, numba"] = measured(on_numba, arguments, chains, draws)
         starts = np.random.default_rng(SEED).uniform(-1.0, 1.0, (chains, D))
         rows |= {f"BlackJAX {name}": (peer(name, regression, starts).rates, np.nan) for name in ("MCLMC", "NUTS")}
         print(f"  {chains:5d} chains{'':33s}{'x':>8s}{'x^2':>8s}  warm-up s")

@@ -46,7 +46,7 @@ def starts(model: Any, engine: NumbaEngine, chains: int, rng: np.random.Generato
     found: list[np.ndarray] = []
     while len(found) < chains:
         x = origin + rng.uniform(-1.0, 1.0, size=len(origin))
-        state = empty_state(structure.to_z(x, structure.initial_sites())[0], np.zeros(len(x)))
+        state = empty_state(structure.to_z(x, structure.initial_noncentring())[0], np.zeros(len(x)))
         if np.all(np.isfinite(engine.evaluate(unit, state))) and math.isfinite(state[4 * len(x)]):
             found.append(x)
     return np.array(found)
@@ -87,5 +87,5 @@ class Ours:
         self.failing = int(joined("unstable").sum())
         tuned = self.warmed.tuned
         note = f"step {tuned.step_size:.2f}, friction {tuned.friction:g}, K {tuned.K}"
-        position, gradient = model_side(joined("position"), joined("gradient"))
+        position, gradient = model_side(joined("position"), joined("evaluation"))
         return Run(self.name, position, joined("n_grad"), self.warmed.n_grad, gradient, note)

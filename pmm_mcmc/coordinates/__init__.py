@@ -1,1 +1,1 @@
-"""Maps between a model's coordinates and those in which chains move: the affine one, and non-centring site by site."""
+"""Maps between a model's coordinates and those in which chains move: the affine one, and non-centring."""

@@ -1,4 +1,4 @@
-"""The whitened coordinates in which every sampler works: the preconditioner."""
+"""The whitened coordinates in which every sampler works: the preconditioner, or inverse mass matrix ``W W'``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ __all__ = ["Coordinates"]
 class Coordinates(NamedTuple):
     r"""The map from whitened coordinates ``y`` to those in which chains move, ``z = centre + W y``.
 
-    ``z`` are the model's unconstrained coordinates ``x``, or ``x`` is a function of ``z`` that the density knows
-    (:class:`pmm_mcmc.coordinates.structure.Structure`).
+    ``z`` are the model's unconstrained coordinates ``x`` or, non-centred, ``x`` is a function of ``z``.
 
     Attributes
     ----------
@@ -23,13 +22,14 @@ class Coordinates(NamedTuple):
         ``W``: its diagonal, the full matrix, or a diagonal times few stretches,
         :math:`W = \mathrm{diag}(s)\,(I + U\,\mathrm{diag}(l - 1)\,U^T)` with ``U`` of ``k`` orthonormal columns:
         then ``s`` in row 0, ``l`` in row 1 (filled up with ones), and the rows of :math:`U^T`.
-    sites : (k,), optional
-        Parameters of the non-centring, if there is one.
+    density_parameters : (k,), optional
+        What the density of ``z`` takes beside the position: the parameters of a non-centring
+        (:mod:`pmm_mcmc.coordinates.structure`), or temperature and reference of a tempered density.
     """
 
     centre: np.ndarray
     scale: np.ndarray
-    sites: np.ndarray | None = None
+    density_parameters: np.ndarray | None = None
 
     @classmethod
     def low_rank(cls, centre: np.ndarray, s: np.ndarray, stretch: np.ndarray, directions: np.ndarray) -> Coordinates:

@@ -36,12 +36,16 @@ class Factor(NamedTuple):
         return self.begin + np.cumsum(np.arange(1, self.n + 1)) - 1
 
     def split(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return places of the diagonal and of the elements below it among the coordinates, and rows of the latter."""
+        """Return indices of the diagonal and of the elements below it among the coordinates, and rows of the latter."""
         row, column = np.tril_indices(self.n)
         return np.flatnonzero(row == column), np.flatnonzero(row != column), row[row != column]
 
     def to_x(self, xp: Any, coordinates: Any) -> tuple[Any, Any]:
-        """Return the model's coordinates of one factor and the log determinant, by NumPy, JAX or PyTensor."""
+        """Return the model's coordinates of one factor, and the log determinant of the map.
+
+        ``coordinates`` ``(n (n + 1) / 2,)`` are those of this module, and ``xp`` is the namespace of NumPy, JAX or
+        PyTensor.
+        """
         diagonal, below, row = self.split()
         ratio = xp.sinh(coordinates[below])
         log_diagonal = coordinates[diagonal] - 0.5 * xp.log1p(_by_row(ratio**2, row, self.n))
@@ -50,7 +54,7 @@ class Factor(NamedTuple):
         return x[np.argsort(np.concatenate([diagonal, below]))], log_det
 
     def undone(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the coordinates of the model's ``(n, m)`` and the log determinant of :meth:`to_x` there."""
+        """Return these coordinates from the model's, both with a row a draw, and log determinants of :meth:`to_x`."""
         diagonal, below, row = self.split()
         out = x.copy()
         log_diagonal = x[:, diagonal]

@@ -16,18 +16,18 @@ __all__ = ["JaxCoordinates"]
 
 
 class JaxCoordinates(NamedTuple):
-    """Affine maps of any kind in arrays of fixed shape, so that one compiled function serves all.
+    """The map ``z = centre + W y`` with ``W`` of any form in arrays of fixed shape: one compiled function serves all.
 
-    The arrays hold the diagonal, and the full matrix in few coordinates, where it costs no more than the largest number
-    of directions, or the directions in more coordinates.
+    In few coordinates, where the full matrix costs no more than the largest number of directions, every ``W`` but a
+    diagonal one is a matrix; in more coordinates it has a diagonal and directions.  Arrays of the other case are empty.
     """
 
-    plain: Any
+    is_diagonal: Any
     centre: Any
     diagonal: Any
     matrix: Any
-    stretch: Any
-    directions: Any
+    stretch: Any  # l - 1 of each direction, 0 of missing ones
+    directions: Any  # (k, d)
 
     @classmethod
     def of(cls, coordinates: Coordinates, dtype: np.dtype) -> JaxCoordinates:
@@ -58,7 +58,7 @@ class JaxCoordinates(NamedTuple):
             other = lambda: self.centre + _product(y, self.matrix.T)  # noqa: E731
         else:
             other = lambda: self.centre + self.diagonal * self._stretched(y)  # noqa: E731
-        return lax.cond(self.plain, lambda: self.centre + self.diagonal * y, other)
+        return lax.cond(self.is_diagonal, lambda: self.centre + self.diagonal * y, other)
 
     def pull_back(self, gradient: Any) -> Any:
         """Return the gradients with respect to ``y`` of those with respect to ``z``."""
@@ -66,12 +66,14 @@ class JaxCoordinates(NamedTuple):
             other = lambda: _product(gradient, self.matrix)  # noqa: E731
         else:
             other = lambda: self._stretched(self.diagonal * gradient)  # noqa: E731
-        return lax.cond(self.plain, lambda: self.diagonal * gradient, other)
+        return lax.cond(self.is_diagonal, lambda: self.diagonal * gradient, other)
 
     def _stretched(self, y: Any) -> Any:
+        """Return ``(I + U diag(l - 1) U^T) y`` of each row."""
         return y + _product(_product(y, self.directions.T) * self.stretch, self.directions)
 
 
 def _product(a: Any, b: Any) -> Any:
+    """Return the product of two matrices."""
     # Accelerators would round float32 to fewer digits, for ``W`` and its transpose in different ways.
     return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)

@@ -107,6 +107,7 @@ def _most_directions(n: int, d: int) -> int:
 
 
 def _diagonal(position: np.ndarray, gradient: np.ndarray) -> Coordinates:
+    """Return diagonal coordinates."""
     return Coordinates(*diagonal_scale(position, gradient, np.ones(position.shape[1])))
 
 
@@ -145,12 +146,12 @@ def _low_rank(position: np.ndarray, gradient: np.ndarray, rank: int) -> Coordina
 def _stretch(
     x: np.ndarray, g: np.ndarray, s: np.ndarray, few_x: np.ndarray, few_g: np.ndarray, rank: int
 ) -> Coordinates:
-    """Return low-rank coordinates with diagonal ``s`` for centred pairs; a few pairs give the directions."""
-    apart = few_x / s + few_g * s
-    values, vectors = np.linalg.eigh(apart @ apart.T)
+    """Return low-rank coordinates with diagonal ``s`` for centred pairs; a few of them give the directions."""
+    residuals = few_x / s + few_g * s
+    values, vectors = np.linalg.eigh(residuals @ residuals.T)
     values = values[: -rank - 1 : -1]
     vectors = vectors[:, : -rank - 1 : -1]
-    basis, _ = np.linalg.qr(apart.T @ vectors[:, values > 1e-12 * values[0]])
+    basis, _ = np.linalg.qr(residuals.T @ vectors[:, values > 1e-12 * values[0]])
     x = (x / s) @ basis
     g = (g * s) @ basis
     ridge = _DAMPINGS[0] / len(x) * np.eye(basis.shape[1])
@@ -232,6 +233,7 @@ def _geometric_mean(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _symmetric_power(matrix: np.ndarray, power: float) -> np.ndarray:
+    """Return a power of a matrix without negative eigenvalues."""
     values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
     floor = 1e-15 * max(float(values.max(initial=0.0)), 1e-285)
     return (vectors * np.maximum(values, floor) ** power) @ vectors.T

@@ -10,10 +10,10 @@ import xarray as xr
 
 from pmm_mcmc.diagnostics.parameters import checked
 
-__all__ = ["SITES", "WORDS", "noncentring", "sampled_positions"]
+__all__ = ["NONCENTRING", "WORDS", "noncentring", "sampled_positions"]
 
 # Attributes of a result: the numbers of the non-centring, and what is non-centred, in words.
-SITES = "noncentring"
+NONCENTRING = "noncentring"
 WORDS = "reparametrisation"
 
 
@@ -45,7 +45,7 @@ def noncentring(dt: Any) -> xr.Dataset:
         raise ValueError(f"dt: {why or 'is no result of pmm_mcmc'}; sample with pmm.sample(), and pass what it returns")
     attrs = dt[group].attrs
     draws = dt[group].dataset
-    degree = json.loads(attrs[SITES])["degree"] if SITES in attrs else {}
+    degree = json.loads(attrs[NONCENTRING])["degree"] if NONCENTRING in attrs else {}
     return xr.Dataset(
         {name: _like(draws.get(name), name, np.asarray(values)) for name, values in degree.items()},
         attrs={WORDS: attrs.get(WORDS, "")},

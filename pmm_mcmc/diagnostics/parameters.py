@@ -11,7 +11,7 @@ import xarray as xr
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
-__all__ = ["ROUNDING", "SLAB", "Parameters", "checked", "coordinate_of", "labels_of"]
+__all__ = ["ROUNDING", "SLAB", "Parameters", "checked", "coordinate_of", "evenly_spaced", "labels_of"]
 
 # Bytes of parameters that are in memory together.
 SLAB = 2**23
@@ -112,6 +112,13 @@ def _joined(blocks: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np
     if len(blocks) == 1:
         return blocks[0]
     return np.concatenate([indices for indices, _ in blocks]), np.concatenate([draws for _, draws in blocks], axis=-1)
+
+
+def evenly_spaced(chains: int, draws: int, number: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of chains, and of their draws, that make about ``number`` draws from all of a run."""
+    of_each = -(-number // chains)
+    rows = (np.arange(of_each) + 0.5) * draws / of_each
+    return np.arange(0, chains, -(-chains // number)), np.unique(rows.astype(int))
 
 
 def coordinate_of(values: np.ndarray, positions: np.ndarray | None) -> np.ndarray:

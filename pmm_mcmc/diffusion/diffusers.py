@@ -152,13 +152,14 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
             edges = (*(int(t) + 1 for t in timesteps), 0)
             if not len(edges) > 1 or edges[0] > self._schedule.N or min(edges[:-1]) < 1:
                 raise ValueError(f"timesteps={list(timesteps)!r} must lie between 0 and {self._schedule.N - 1}")
-            blocks = self._law(edges)
+            blocks = self._blocks_with(edges)
         else:
             blocks = self._make_blocks(int(num_inference_steps))  # type: ignore[arg-type]
         kind = "x0" if self.config.clip_sample else _PREDICTIONS[self.config.prediction_type]
         self._lay_out(self._schedule, blocks, kind, np.arange(-1, self._schedule.N), device)
 
     def _make_blocks(self, n_steps: int) -> Blocks:
+        """Return blocks as the configuration says."""
         N = self._schedule.N
         if not 1 <= n_steps <= N // 2:
             raise ValueError(
@@ -166,7 +167,7 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
                 "twice in each"
             )
         if self.config.data_variances is None:
-            return self._law(Blocks.shrinking(N, n_steps, self.config.block_power).edges)
+            return self._blocks_with(Blocks.shrinking(N, n_steps, self.config.block_power).edges)
         return self._planned_for(self._schedule, n_steps)
 
     def step(
@@ -229,6 +230,7 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
 
 
 def _betas(name: str, start: float, end: float, N: int) -> np.ndarray:
+    """Return the noise added by each step of a named schedule, as diffusers has them."""
     if name == "linear":
         return np.linspace(start, end, N)
     if name == "scaled_linear":

@@ -59,6 +59,7 @@ class MidpointCalls:
     _levels: np.ndarray | None = None
 
     def _reset(self) -> None:
+        """Forget all calls."""
         self._step_index: int | None = None
         self._begin_index: int | None = None
         self._state: State | None = None
@@ -84,13 +85,15 @@ class MidpointCalls:
         """Return the sample as it is."""
         return sample
 
-    def _law(self, edges: tuple[int, ...]) -> Blocks:
+    def _blocks_with(self, edges: tuple[int, ...]) -> Blocks:
         """Return blocks with these edges."""
         return Blocks(edges, self.config.midpoint, self.config.exponent, self.config.frozen)
 
     def _planned_for(self, schedule: DiffusionSchedule, n_steps: int) -> Blocks:
         """Return blocks that are planned for the variances of the data."""
-        return self._law(_planned_edges(schedule, n_steps, tuple(self.config.data_variances), self._law((1, 0))))
+        return self._blocks_with(
+            _planned_edges(schedule, n_steps, tuple(self.config.data_variances), self._blocks_with((1, 0)))
+        )
 
     def _lay_out(
         self, schedule: DiffusionSchedule, blocks: Blocks, prediction: str, labels: np.ndarray, device: Any
@@ -177,6 +180,7 @@ class MidpointCalls:
         return state.y, noise
 
     def _complain(self, index: int, sample: torch.Tensor, output: torch.Tensor) -> None:
+        """Raise an error that says which of the two is not finite."""
         whose, what = ("the sample", sample) if not torch.isfinite(sample).all() else ("the network's output", output)
         raise ValueError(
             f"{whose} at timestep {self._times[index]:g}, call {index + 1} of {len(self._times)}, is not finite in "
@@ -194,8 +198,8 @@ class MidpointCalls:
 
 
 @lru_cache(maxsize=64)
-def _planned_edges(schedule: DiffusionSchedule, n_steps: int, variances: Any, law: Blocks) -> tuple[int, ...]:
-    """Return the edges of planned blocks, cached since a plan takes most of a second."""
+def _planned_edges(schedule: DiffusionSchedule, n_steps: int, variances: Any, like: Blocks) -> tuple[int, ...]:
+    """Return the edges of planned blocks with the midpoints of others, cached since a plan takes most of a second."""
     return plan_blocks(
-        schedule, n_steps, variances, midpoint=law.midpoint, exponent=law.exponent, frozen=law.frozen
+        schedule, n_steps, variances, midpoint=like.midpoint, exponent=like.exponent, frozen=like.frozen
     ).edges

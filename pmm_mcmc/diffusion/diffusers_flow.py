@@ -166,6 +166,7 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         return [edge / schedule.N for edge in blocks.edges[:-1]]
 
     def _planned(self, n_steps: int, mu: float | None) -> tuple[DiffusionSchedule, Blocks]:
+        """Return the chain and the blocks that are planned for the variances of the data."""
         if n_steps < 1:
             raise ValueError(f"num_inference_steps={n_steps}: use 1 or more; the network is called twice in each")
         N = max(self.config.num_train_timesteps, 2 * n_steps)
@@ -228,16 +229,19 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
             levels = shifted(starts, shift)
             if self.config.shift_terminal:
                 levels = 1.0 - (1.0 - levels) * (1.0 - self.config.shift_terminal) / (1.0 - levels[-1])
+        # Times of the starts before the shift, the latest last, on a chain of N steps evenly spaced in them.
         even = shifted(levels, 1.0 / shift)[::-1]
         N = max(self.config.num_train_timesteps, 2 * levels.size)
         edges = np.round(N * even).astype(int)
+        # Each block holds two steps or more.
         for i, edge in enumerate(edges):
             edges[i] = max(edge, edges[i - 1] + 2 if i else 2)
+        # Steps between two starts are even again, so that these are levels of the chain.
         times = np.interp(np.arange(1, edges[-1] + 1), [0, *edges], [0.0, *even])
         sigmas = shifted(times, shift)
         sigmas[edges - 1] = levels[::-1]
         schedule = DiffusionSchedule.from_sigmas(sigmas, self.config.noise_level)
-        return schedule, self._law((*edges[::-1].tolist(), 0))
+        return schedule, self._blocks_with((*edges[::-1].tolist(), 0))
 
     def index_for_timestep(self, timestep: float | torch.Tensor, schedule_timesteps: torch.Tensor | None = None) -> int:
         """Return the number of the call at a timestep."""
@@ -303,7 +307,7 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
             raise ValueError(f"model_output has shape {tuple(model_output.shape)}, sample {tuple(sample.shape)}")
         if return_log_prob and self.config.noise_level == 0.0:
             raise ValueError("noise_level=0 is the ODE, which has no log-probabilities; make it larger, such as 1.0")
-        # Some pipelines pass timesteps in the type of the network.
+        # Some pipelines pass timesteps in the type of the network, with 8 bits or more.
         half = isinstance(timestep, torch.Tensor) and timestep.dtype in (torch.bfloat16, torch.float16)
         index = self._next_call(float(timestep), slack=2.0**-8 if half else 1e-6)
         sigma, next_sigma = self._call_sigmas[index : index + 2]
@@ -313,6 +317,7 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         wide = torch.promote_types(dtype, torch.float32)
         x = sample.to(wide)
         output = model_output.to(wide)
+        # The schedule's states are those of the flow over their scale.
         arrival = None if prev_sample is None else prev_sample.to(wide) / next_scale
         state = self._state
         y, noise = self._take(index, x / scale, output, generator, dtype, arrival)

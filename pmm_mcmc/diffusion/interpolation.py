@@ -90,28 +90,27 @@ def probabilities(blocks: Blocks, weight: np.ndarray) -> np.ndarray:
 
 
 class Table(NamedTuple):
-    """Constants of all blocks by the level of a cell, each ``(N + 1,)``; ``k`` counts from the start of its block.
+    """Constants of all blocks by the level of a cell, each ``(N + 1,)``: those of :class:`Constants` and more.
 
     ``nonzero_A`` is ``A`` without the factors that vanish, for quotients of two cells without such a factor between
-    them: only the first update, from pure noise, and the last can have one.  ``state`` and ``output`` turn the output
-    of the network into the prediction that is frozen.
+    them: only the first update, from pure noise, and the last can have one.
     """
 
-    first: Any
-    stop: Any
+    first: Any  # 1 where a block starts, else 0
+    stop: Any  # level at which the block ends
     A: Any
     B: Any
     V: Any
     nonzero_A: Any
     remaining: Any
-    remaining_sd: Any
-    A_end: Any
+    remaining_sd: Any  # root of remaining_variance
+    A_end: Any  # A_K and B_K of the block
     B_end: Any
-    weight: Any
-    probability: Any
-    state: Any
+    weight: Any  # of a midpoint's correction: that of Constants over the probability
+    probability: Any  # of the midpoint
+    state: Any  # factors of state and output that make the prediction which is frozen
     output: Any
-    timestep: Any
+    timestep: Any  # what the network is told
 
 
 def make_table(schedule: DiffusionSchedule, blocks: Blocks, prediction: str = "epsilon") -> Table:
@@ -169,15 +168,15 @@ def following(levels: Any, xp: Any = np) -> Any:
 class Row(NamedTuple):
     """Coefficients of one call of the network, for :func:`advance`."""
 
-    state: Any
+    state: Any  # factors of state and output that make the prediction which is frozen
     output: Any
-    first: Any
-    weight: Any
-    carry: Any
-    fresh: Any
-    keep: Any
+    first: Any  # 1 at the start of a block, else 0
+    weight: Any  # of a midpoint's correction, 0 at the start of a block
+    carry: Any  # factor of the path of the noise up to the next call
+    fresh: Any  # standard deviation of the noise that is added to it
+    keep: Any  # A and B of the next call: factors of the block's start and of the frozen prediction
     push: Any
-    last: Any
+    last: Any  # 1 at the last call of a block, else 0
 
 
 def make_rows(table: Table, levels: Any, next_levels: Any, xp: Any = np) -> Row:

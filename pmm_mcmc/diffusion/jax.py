@@ -178,6 +178,7 @@ def trajectory_log_prob(
 
 
 def _has_densities(schedule: DiffusionSchedule, blocks: Blocks) -> None:
+    """Raise an error if states have no densities, or calls no fixed number."""
     if blocks.midpoint == "bernoulli":
         raise ValueError("midpoint='bernoulli' has a varying number of calls; for log-probabilities use 'importance'")
     if not np.any(schedule.coefficients(blocks.frozen).sigma > 0.0):

@@ -1,4 +1,4 @@
-"""Checked arguments of a method, tuned parameters, and the blocks of draws that warm-up learns from."""
+"""The arguments of a method, checked; the parameters that warm-up tunes; and the draws that it learns them from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, METHODS, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
-from pmm_mcmc.langevin.midpoints import LATE
+from pmm_mcmc.langevin.midpoints import IMPORTANCE_POWER
 
 __all__ = ["Block", "MethodArguments", "TunedParameters"]
 
@@ -52,6 +52,7 @@ def _choice(*choices: Any) -> Callable[[str, Any], Any]:
 
 
 def _target(name: str, value: Any) -> float:
+    """Return a checked ``target_bias``."""
     wrong = isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real)
     if wrong or not 1e-4 <= value <= 0.5:
         raise ValueError(
@@ -61,6 +62,7 @@ def _target(name: str, value: Any) -> float:
 
 
 def _reparametrise(name: str, value: Any) -> str | tuple[tuple[str, str], ...]:
+    """Return a checked ``reparametrise``: "auto", "no", or sorted pairs of variable and choice."""
     if _is_auto(value):
         return "auto"
     if value is False:
@@ -80,6 +82,7 @@ def _reparametrise(name: str, value: Any) -> str | tuple[tuple[str, str], ...]:
 
 
 def _scaling(name: str, value: Any) -> tuple[float, ...] | None:
+    """Return a checked ``scaling``; None for "auto"."""
     if _is_auto(value):
         return None
     remedy = "one positive number for each unconstrained coordinate (about its posterior sd), or 'auto'"
@@ -108,7 +111,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "target_bias": _target,
     "reparametrise": _reparametrise,
 }
-# What only steps in cells have, with its default.
+# Arguments that apply to steps in cells alone, with their defaults.
 _OF_CELLS = {"option": 2, "grid": "left", "K": None, "midpoint": "uniform"}
 
 
@@ -197,7 +200,7 @@ class MethodArguments:
         if self.scheme == "recycled":
             scheme = Scheme.RECYCLED
             dynamics = HARMONIC
-        power = LATE if self.midpoint == "importance" else 0.0
+        power = IMPORTANCE_POWER if self.midpoint == "importance" else 0.0
         return Kernel(int(scheme), dynamics, self.option, _OFFSETS[self.grid], power)
 
     @property
@@ -240,8 +243,9 @@ class TunedParameters(NamedTuple):
 class Block(NamedTuple):
     """Draws of one block of warm-up, one for each transition.
 
-    Positions and gradients are ``(chain, n, d)``, the others ``(chain, n)``; from an engine ``gradient`` is the whole
-    evaluation ``(chain, n, width)``.  The counts are those of :class:`pmm_mcmc.engines.contract.Chunk`.
+    Positions ``z`` and gradients are ``(chain, n, d)``, the others ``(chain, n)``, as in
+    :class:`pmm_mcmc.engines.contract.Chunk`.  Straight from an engine ``gradient`` is the evaluation
+    ``(chain, n, width)``.
     """
 
     position: np.ndarray
@@ -255,7 +259,8 @@ class Block(NamedTuple):
     @classmethod
     def of(cls, chunk: Any) -> Block:
         """Return the fields of an engine's chunk that warm-up uses."""
-        return cls(*(getattr(chunk, name) for name in cls._fields))
+        values = (getattr(chunk, "evaluation" if name == "gradient" else name) for name in cls._fields)
+        return cls(*values)
 
     @classmethod
     def newest(cls, blocks: Sequence[Block], limit: int | None = None) -> Block:

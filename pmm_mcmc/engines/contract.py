@@ -1,71 +1,69 @@
-"""The interface of every engine: states of chains, chunks of draws.
+"""The interface of every engine: states of chains, evaluations, chunks of draws.
 
-The state of a chain is one flat array of ``4 d + 2`` floats, so that it is saved, restored and compared as an array:
-``u`` (position), ``v`` (velocity), ``b`` (base drift), ``evaluated`` (the last point whose gradient is known, which
-is also the draw), all in whitened coordinates (:mod:`pmm_mcmc.coordinates.affine`); then the log density at the
-evaluated point, without the constant of the affine map; and of unadjusted methods the current factor by which the
-chain's step is shortened, of adjusted ones the persistent number ``s`` of the Metropolis test.  This is below 1: a
-chain with a 1 there is at rest, and its next transition draws a velocity and a number.
+The *state* of a chain is one flat array of ``4 d + 2`` floats, so that it is saved, restored and compared as an array.
+In this order:
 
-The *evaluation* at that point is an array ``(width,)`` beside the state: the gradient with respect to the non-centred
-``z``; where ``z`` is not the model's own ``x``, followed by ``x``, the gradient with respect to ``x`` and the log
-determinant of the map from ``z`` to ``x``.  ``width`` is ``d`` or ``3 d + 1``.  Arrays named ``gradient`` are
-evaluations.
+- ``u``, ``v``: position and velocity, in whitened coordinates (:mod:`pmm_mcmc.coordinates.affine`).
+- ``b``: the base drift, which the next step starts with: the gradient of the log density at the evaluated point, less
+  the part that the flow of the dynamics integrates.
+- ``evaluated``: that point, the last at which the density was evaluated; it is also the draw.
+- The log density there, without the constant of the affine map.
+- Of unadjusted methods the factor by which the chain's step is shortened at present.  Of adjusted ones the persistent
+  number ``s`` of the Metropolis test, which is below 1: a chain with a 1 there is *at rest*, and its next transition
+  draws a velocity and a number.
+
+The *evaluation* at the evaluated point is an array ``(width,)`` beside the state: the gradient with respect to ``z``
+and, where ``z`` is not the model's own ``x`` (:mod:`pmm_mcmc.coordinates.structure`), ``x``, the gradient with respect
+to ``x`` and the log determinant of the map from ``z`` to ``x``.  ``width`` is ``d`` or ``3 d + 1``.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel
+from pmm_mcmc.langevin.methods import Kernel
 from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
 from pmm_mcmc.langevin.transitions import SUBSTEPS
+
+if TYPE_CHECKING:
+    from pmm_mcmc.engines.ensemble import Ensemble
 
 __all__ = [
     "Chains",
     "Chunk",
     "Engine",
-    "Ensemble",
     "Parameters",
-    "at_draw",
     "chains_of",
-    "change_coordinates",
     "empty_state",
     "evaluated_at",
     "log_det_of",
     "model_side",
-    "with_model_side",
 ]
 
 
 class Chains(NamedTuple):
-    """Chains by name: arrays ``(..., d)``, log density and factor of the step size ``(..., 1)``.
-
-    ``gradient`` ``(..., width)`` is the evaluation at the evaluated point.
-    """
+    """States with names: arrays ``(..., d)``, ``lp`` and ``factor`` ``(..., 1)``, and evaluations ``(..., width)``."""
 
     u: Any
     v: Any
     b: Any
     evaluated: Any
-    gradient: Any
+    evaluation: Any
     lp: Any
     factor: Any
 
 
-def chains_of(state: Any, gradient: Any = None) -> Chains:
-    """Return the named parts of states ``(..., 4 d + 2)``, of NumPy's arrays as views, with their evaluations."""
+def chains_of(state: Any, evaluation: Any = None) -> Chains:
+    """Return states ``(..., 4 d + 2)`` with names, of NumPy's arrays as views, with their evaluations."""
     d = state.shape[-1] // 4
     u, v, b, evaluated = (state[..., i * d : (i + 1) * d] for i in range(4))
-    return Chains(u, v, b, evaluated, gradient, state[..., 4 * d : 4 * d + 1], state[..., 4 * d + 1 :])
+    return Chains(u, v, b, evaluated, evaluation, state[..., 4 * d : 4 * d + 1], state[..., 4 * d + 1 :])
 
 
 class Parameters(NamedTuple):
@@ -75,7 +73,7 @@ class Parameters(NamedTuple):
     friction: Any
     K: Any
     threshold: Any  # largest energy rise over a whole step
-    threshold_of_part: Any  # and over a part of a refined step
+    threshold_of_substep: Any  # and over a substep of a refined step
     steepest: Any  # largest curvature at which a whole step is stable
     tolerance: Any  # share of the kinetic energies added to the threshold
 
@@ -84,8 +82,8 @@ class Parameters(NamedTuple):
         """Return the parameters and limits of a setting in ``d`` coordinates."""
         step, K, friction = setting[:3]
         rise = guard_threshold(kernel, step, friction, K, d)
-        rise_of_part = guard_threshold(kernel, step / SUBSTEPS, friction, K, d)
-        return cls(step, friction, K, rise, rise_of_part, steepest_curvature(kernel, step, friction, K), tolerance)
+        rise_of_substep = guard_threshold(kernel, step / SUBSTEPS, friction, K, d)
+        return cls(step, friction, K, rise, rise_of_substep, steepest_curvature(kernel, step, friction, K), tolerance)
 
 
 class Chunk(NamedTuple):
@@ -93,7 +91,7 @@ class Chunk(NamedTuple):
 
     Attributes
     ----------
-    position, gradient : (n, d), (n, width)
+    position, evaluation : (n, d), (n, width)
         Draws ``z``, and the evaluations there.
     lp, accept : (n,)
         Log density of the model at the draw; mean acceptance probability of its transitions (unadjusted methods: the
@@ -111,7 +109,7 @@ class Chunk(NamedTuple):
     """
 
     position: np.ndarray
-    gradient: np.ndarray
+    evaluation: np.ndarray
     lp: np.ndarray
     accept: np.ndarray
     n_grad: np.ndarray
@@ -123,101 +121,23 @@ class Chunk(NamedTuple):
     @property
     def model_position(self) -> np.ndarray:
         """The draws in the model's coordinates."""
-        return model_side(self.position, self.gradient)[0]
+        return model_side(self.position, self.evaluation)[0]
 
     @property
     def sampled_lp(self) -> np.ndarray:
         """The log density of ``z`` at the draws, log determinant included."""
-        return self.lp + log_det_of(self.gradient, self.position.shape[-1])
+        return self.lp + log_det_of(self.evaluation, self.position.shape[-1])
 
     @classmethod
     def empty(cls, shape: tuple[int, ...], d: int, width: int, states: int = 0) -> Chunk:
         """Return uninitialised arrays for draws of ``shape`` ``(n,)`` or ``(chain, n)``, with ``states`` states."""
         position = np.empty((*shape, d))
-        gradient = np.empty((*shape, width))
+        evaluation = np.empty((*shape, width))
         n_grad, unstable, refined, model_failures = (np.empty(shape, np.int64) for _ in range(4))
         state = np.empty((*shape[:-1], states, 4 * d + 2))
         lp = np.empty(shape)
         accept = np.empty(shape)
-        return cls(position, gradient, lp, accept, n_grad, unstable, refined, model_failures, state)
-
-
-@dataclass
-class Ensemble:
-    """Chains of one method, each with its own random key.
-
-    Attributes
-    ----------
-    state, gradient : (chain, 4 d + 2), (chain, width)
-        State of each chain, and the evaluation at its evaluated point.
-    keys : (chain, 2) uint64
-        Random key of each chain.
-    transition : int
-        Number of transitions that each chain has made.
-    """
-
-    state: np.ndarray
-    gradient: np.ndarray
-    keys: np.ndarray
-    transition: int = field(default=0)
-
-    @classmethod
-    def start(
-        cls, engine: Engine, coordinates: Coordinates, positions: np.ndarray, rng: np.random.Generator
-    ) -> Ensemble:
-        """Start chains at positions ``z`` ``(chain, d)`` with a finite density; each costs one gradient."""
-        chains, d = positions.shape
-        keys = rng.integers(0, 2**64, size=(chains, 2), dtype=np.uint64)
-        velocity = rng.standard_normal((chains, d)) * (engine.kernel.dynamics != OVERDAMPED)
-        state = empty_state(coordinates.whiten(positions), velocity)
-        return cls(state, engine.evaluate(coordinates, state), keys)
-
-    def part(self, chains: slice) -> Ensemble:
-        """Return some of the chains, with views of their states and a separate count of transitions."""
-        return Ensemble(self.state[chains], self.gradient[chains], self.keys[chains], self.transition)
-
-    def prepare(self, engine: Engine, setting: TunedParameters) -> None:
-        """Compile whatever :meth:`advance` needs, by a call for no draws; the chains stay as they are."""
-        engine.advance(setting, copy.deepcopy(self.part(slice(0, 1))), 0)
-
-    def advance(
-        self, engine: Engine, setting: TunedParameters, rows: int, *, thin: int = 1, tolerance: float = 0.0
-    ) -> Chunk:
-        """Advance every chain by ``rows`` draws; the arrays of the chunk have a leading axis for the chains."""
-        ((_, chunk),) = self.advance_in_batches(engine, setting, rows, None, thin=thin, tolerance=tolerance)
-        return chunk
-
-    def advance_in_batches(
-        self,
-        engine: Engine,
-        setting: TunedParameters,
-        rows: int,
-        batch: int | None,
-        *,
-        thin: int = 1,
-        tolerance: float = 0.0,
-    ) -> Iterator[tuple[slice, Chunk]]:
-        """Advance ``batch`` chains at a time (None: all) and yield each slice of chains with its chunk.
-
-        The iterator must be exhausted: only then is the number of transitions updated.
-        """
-        chains = len(self.state)
-        size = chains if batch is None else batch
-        for start in range(0, chains, size):
-            chain_slice = slice(start, min(start + size, chains))
-            yield chain_slice, engine.advance(setting, self.part(chain_slice), rows, thin=thin, tolerance=tolerance)
-        self.transition += rows * thin
-
-    def change(self, engine: Engine, old: Coordinates, new: Coordinates) -> None:
-        """Express all states in other coordinates."""
-        self.state, self.gradient = change_coordinates(
-            self.state, self.gradient, old, new, engine.kernel, engine.structure
-        )
-
-    def copy_from(self, source: np.ndarray) -> None:
-        """Move chain ``i`` to the state of chain ``source[i]``."""
-        self.state = self.state[source]
-        self.gradient = self.gradient[source]
+        return cls(position, evaluation, lp, accept, n_grad, unstable, refined, model_failures, state)
 
 
 class Engine(Protocol):
@@ -235,8 +155,8 @@ class Engine(Protocol):
     def adjusted(self) -> Engine:
         """Return the engine of adjusted draws (generalised HMC) over the same density."""
 
-    def gradient_at(self, position: np.ndarray, sites: np.ndarray | None = None) -> np.ndarray:
-        """Return gradients at positions ``z`` ``(..., d)`` for given sites; NaN where a value is not finite."""
+    def gradient_at(self, position: np.ndarray, density_parameters: np.ndarray | None = None) -> np.ndarray:
+        """Return gradients at positions ``z`` ``(..., d)``; NaN where a value is not finite."""
 
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the positions of states ``(..., 4 d + 2)`` and make them the evaluated points, in place.
@@ -282,32 +202,22 @@ def empty_state(u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def evaluated_at(
-    evaluate: Callable[[Coordinates, np.ndarray], np.ndarray], z: np.ndarray, sites: np.ndarray | None = None
+    evaluate: Callable[[Coordinates, np.ndarray], np.ndarray],
+    z: np.ndarray,
+    density_parameters: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return log densities of ``z`` ``(..., d)`` for given sites, NaN where not finite, and the evaluations there.
+    """Return log densities of ``z`` ``(..., d)``, NaN where not finite, and the evaluations there.
 
     ``evaluate`` is that of an engine.
     """
     d = z.shape[-1]
     state = empty_state(z, np.zeros(d))
-    evaluation = evaluate(Coordinates(np.zeros(d), np.ones(d), sites), state)
+    evaluation = evaluate(Coordinates(np.zeros(d), np.ones(d), density_parameters), state)
     return chains_of(state).lp[..., 0], evaluation
 
 
-def at_draw(state: np.ndarray, old: Kernel, new: Kernel) -> np.ndarray:
-    """Return states ``(..., 4 d + 2)`` of another method at the last draws, at rest, at no cost in gradients."""
-    last = chains_of(state)
-    out = empty_state(last.evaluated, np.zeros_like(last.v))
-    chains = chains_of(out)
-    linear = float(new.dynamics == HARMONIC) - float(old.dynamics == HARMONIC)
-    chains.b[...] = last.b + linear * last.evaluated
-    chains.evaluated[...] = last.evaluated
-    chains.lp[...] = last.lp
-    return out
-
-
 def model_side(z: np.ndarray, evaluation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the model's positions and gradients ``(..., d)`` from the evaluation at ``z``."""
+    """Return the model's positions ``x`` and gradients there, ``(..., d)``, from the evaluations at ``z``."""
     d = z.shape[-1]
     if evaluation.shape[-1] == d:
         return z, evaluation
@@ -317,46 +227,3 @@ def model_side(z: np.ndarray, evaluation: np.ndarray) -> tuple[np.ndarray, np.nd
 def log_det_of(evaluation: Any, d: int) -> Any:
     """Return the log determinants of the map from ``z`` to ``x`` of evaluations ``(..., width)``."""
     return evaluation[..., 3 * d] if evaluation.shape[-1] > d else 0.0
-
-
-def with_model_side(slope: np.ndarray, x: np.ndarray, gradient: np.ndarray, log_det: np.ndarray) -> np.ndarray:
-    """Return the evaluation where ``x`` is not ``z``: ``slope`` is the gradient with respect to ``z``."""
-    return np.concatenate([slope, x, gradient, log_det[..., None]], axis=-1)
-
-
-def change_coordinates(
-    state: np.ndarray,
-    gradient: np.ndarray,
-    old: Coordinates,
-    new: Coordinates,
-    kernel: Kernel,
-    structure: Structure,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return states ``(..., 4 d + 2)`` and their evaluations in other coordinates, at no cost in gradients.
-
-    Velocities are kept: they are standard normal in all coordinates.  Steps that were shortened are whole again.
-    """
-    out = state.copy()
-    chains = chains_of(out, gradient)
-    d = chains.u.shape[-1]
-    at_u = old.place(chains.u)
-    at_evaluated = old.place(chains.evaluated)
-    if not structure.is_identity and not _same_sites(old, new):
-        x, slope = model_side(at_evaluated, gradient)
-        at_u, _ = structure.to_z(structure.to_x(at_u, old.sites), new.sites)
-        at_evaluated, log_det = structure.to_z(x, new.sites)
-        chains.lp[..., 0] += log_det - log_det_of(gradient, d)
-        _, of_z = structure.pull_back(at_evaluated, slope, new.sites)
-        gradient = with_model_side(of_z, x, slope, log_det)
-    chains.u[...] = new.whiten(at_u)
-    chains.evaluated[...] = new.whiten(at_evaluated)
-    chains.b[...] = new.pull_back(gradient[..., :d])
-    if kernel.dynamics == HARMONIC:
-        chains.b[...] += chains.evaluated
-    if not kernel.adjusted:
-        chains.factor[...] = 1.0
-    return out, gradient
-
-
-def _same_sites(old: Coordinates, new: Coordinates) -> bool:
-    return old.sites is new.sites or np.array_equal(old.sites, new.sites)  # type: ignore[arg-type]

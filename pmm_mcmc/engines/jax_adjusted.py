@@ -14,7 +14,8 @@ from jax import lax
 
 from pmm_mcmc.engines.contract import Chains, Parameters
 from pmm_mcmc.engines.jax_batches import choose, renew_few
-from pmm_mcmc.engines.jax_midpoints import Draws, Drift, total
+from pmm_mcmc.engines.jax_midpoints import Drift, total
+from pmm_mcmc.engines.jax_random import END, Keyed
 from pmm_mcmc.langevin.flows import build_flows
 from pmm_mcmc.langevin.transitions import (
     LARGEST,
@@ -62,43 +63,45 @@ def _as_ratio(log_ratio: Any) -> Any:
     return jnp.where(lost, 0.0, jnp.exp(jnp.minimum(jnp.where(lost, 0.0, log_ratio), LARGEST)))
 
 
-def _leapfrog(drift: Drift, begin: Chains, step: Any, parts: int) -> tuple[Chains, Any, Any]:
-    """Return chains after ``parts`` steps, the log ratio of the acceptance, and gradients spent."""
+def _leapfrog(drift: Drift, begin: Chains, step: Any, substeps: int) -> tuple[Chains, Any, Any]:
+    """Return chains after ``substeps`` steps, the log ratio of the acceptance, and gradients spent."""
     # Without the barrier the compiler may recompute the coefficients for each coordinate.
     rotation = lax.optimization_barrier(_flows.harmonic(step, 0.0))
 
     def once(_: Any, carry: Any) -> Any:
+        """Take one step."""
         now, gained, n_grad = carry
         v, first_gain = kick(now.v, now.b, step)
         u, v = path(now.u, v, 0.0, 0.0, rotation)
-        lp, gradient, b = drift(u)
+        lp, evaluation, b = drift(u)
         v, second_gain = kick(v, b, step)
         alive = ~jnp.isnan(now.lp)  # gradients after a value that is not finite are not counted
-        moved = Chains(u, v, b, u, gradient, jnp.where(alive, lp, jnp.nan), now.factor)
+        moved = Chains(u, v, b, u, evaluation, jnp.where(alive, lp, jnp.nan), now.factor)
         moved = Chains(*(new.astype(old.dtype) for new, old in zip(moved, now, strict=True)))
         return moved, gained + total(first_gain + second_gain), n_grad + alive
 
     zero = jnp.zeros_like(begin.lp)
-    end, gained, n_grad = lax.fori_loop(0, parts, once, (begin, zero, jnp.zeros(zero.shape, jnp.int32)))
+    end, gained, n_grad = lax.fori_loop(0, substeps, once, (begin, zero, jnp.zeros(zero.shape, jnp.int32)))
     return end, end.lp - begin.lp + total(harmonic_log_ratio(begin.u, end.u)) - gained, n_grad
 
 
 def _finer(drift: Drift, step: Any, begin: Chains, outcome: Outcome) -> Outcome:
-    """Refine the proposals of some chains: take them in shorter and shorter parts until one is accepted."""
+    """Refine the proposals of some chains: take them in shorter and shorter substeps until one is accepted."""
     persistent = begin.factor
 
-    def attempt(parts: int, carry: tuple[Outcome, Any]) -> tuple[Outcome, Any]:
+    def attempt(substeps: int, carry: tuple[Outcome, Any]) -> tuple[Outcome, Any]:
+        """Propose by so many substeps for the chains that are ``going``: still in need of a shorter step."""
         previous, going = carry
-        end, log_ratio, evaluations = _leapfrog(drift, begin, step / parts, parts)
+        end, log_ratio, n_evaluations = _leapfrog(drift, begin, step / substeps, substeps)
         ratio = _as_ratio(log_ratio)
         inside = going & (jnp.abs(persistent) < ratio)
-        n_grad = previous.n_grad + jnp.where(going, evaluations, 0)
+        n_grad = previous.n_grad + jnp.where(going, n_evaluations, 0)
         good = inside
         earlier = 1
-        while earlier < parts:
+        while earlier < substeps:
             # The way back is the same if, with the velocity turned round, all longer steps lie far below, too.
-            _, log_back, evaluations = _leapfrog(drift, end._replace(v=-end.v), step / earlier, earlier)
-            n_grad += jnp.where(good, evaluations, 0)
+            _, log_back, n_evaluations = _leapfrog(drift, end._replace(v=-end.v), step / earlier, earlier)
+            n_grad += jnp.where(good, n_evaluations, 0)
             good &= far_below(ratio * _as_ratio(log_back), persistent)
             earlier *= SUBSTEPS
         moved = end._replace(factor=persistent / jnp.where(good, ratio, 1.0))
@@ -114,14 +117,14 @@ def _finer(drift: Drift, step: Any, begin: Chains, outcome: Outcome) -> Outcome:
 
     carry = outcome, jnp.ones_like(outcome.good)
     for level in range(1, MOST_REFINEMENTS + 1):
-        parts = SUBSTEPS**level
-        carry = lax.cond(jnp.any(carry[1]), lambda c, parts=parts: attempt(parts, c), lambda c: c, carry)
+        substeps = SUBSTEPS**level
+        carry = lax.cond(jnp.any(carry[1]), lambda c, substeps=substeps: attempt(substeps, c), lambda c: c, carry)
     return carry[0]
 
 
-def adjusted_outcome(p: Parameters, drift: Drift, chains: Chains, draws: Draws) -> tuple[Chains, Outcome]:
+def adjusted_outcome(p: Parameters, drift: Drift, chains: Chains, draws: Keyed) -> tuple[Chains, Outcome]:
     """Return the chains with refreshed velocities and the next number of their tests, and their proposals."""
-    ((number, _, normals),) = draws.take(-1)
+    ((number, _, normals),) = draws.take(END)
     at_rest = ~(chains.factor < 1.0)
     fresh = lax.cond(jnp.any(at_rest), lambda: draws.velocity().astype(chains.v.dtype), lambda: chains.v)
     v = refreshed(jnp.where(at_rest, fresh, chains.v), normals, jnp.exp(-p.friction * p.alpha))

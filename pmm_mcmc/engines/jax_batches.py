@@ -39,11 +39,12 @@ def renew_few(selected: Any, tree: Any, renew: Callable[[Any], Any]) -> Any:
     indices = jnp.zeros(_SHARE * batch, jnp.int32).at[rows].set(jnp.arange(g, dtype=jnp.int32), mode="drop")
 
     def some(carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Renew the rows of one batch."""
         i, values = carry
-        lanes = lax.dynamic_slice(indices, (i * batch,), (batch,))
-        # Surplus lanes of the last batch are dropped.
-        to = jnp.where(i * batch + jnp.arange(batch) < ranks[-1], lanes, g)
+        row_numbers = lax.dynamic_slice(indices, (i * batch,), (batch,))
+        # Surplus rows of the last batch are dropped.
+        to = jnp.where(i * batch + jnp.arange(batch) < ranks[-1], row_numbers, g)
         put = lambda old, new: old.at[to].set(new.astype(old.dtype), mode="drop")  # noqa: E731
-        return i + 1, jax.tree.map(put, values, renew(lanes))
+        return i + 1, jax.tree.map(put, values, renew(row_numbers))
 
     return lax.while_loop(lambda carry: carry[0] * batch < ranks[-1], some, (0, tree))[1]

@@ -23,7 +23,8 @@ from jax.sharding import PartitionSpec as P
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Ensemble, Parameters, chains_of, evaluated_at, log_det_of
+from pmm_mcmc.engines.contract import Chunk, Parameters, chains_of, evaluated_at, log_det_of
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.jax_random import Keyed, words_of
 from pmm_mcmc.engines.jax_transition import Counts, transition
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, OVERDAMPED, Kernel
@@ -81,7 +82,7 @@ class JaxEngine:
         self._density = density
         self._chains = chains
         self.dtype = np.dtype(np.float32 if precision == "float32" else np.float64)
-        self.traces = 0
+        self.traces = 0  # functions traced, for tests
         self._adjusted: JaxEngine | None = None  # kept, so that a second run compiles nothing
         mesh = Mesh(np.array(self.devices), ("chains",))
         self._spread = NamedSharding(mesh, P("chains"))
@@ -106,32 +107,39 @@ class JaxEngine:
     # -- traced ------------------------------------------------------------------------------------------------------
 
     def _drift(self, coordinates: JaxCoordinates, shared: Any) -> Any:
+        """Return the function of whitened positions ``(n, d)`` that gives log densities, evaluations and drifts."""
+
         def drift(y: Any) -> Any:
-            lp, gradient = self._density.batch(coordinates.place(y), shared, self.precision)
+            lp, evaluation = self._density.batch(coordinates.place(y), shared, self.precision)
             lp = lp.astype(self.dtype)[:, None]
-            gradient = gradient.astype(self.dtype)
-            b = coordinates.pull_back(gradient[:, : self.d])
+            evaluation = evaluation.astype(self.dtype)
+            b = coordinates.pull_back(evaluation[:, : self.d])
             lp = jnp.where(jnp.isfinite(lp + jnp.sum(b, axis=-1, keepdims=True)), lp, jnp.nan)
-            return lp, gradient, b + y if self.kernel.dynamics == HARMONIC else b
+            return lp, evaluation, b + y if self.kernel.dynamics == HARMONIC else b
 
         return drift
 
     def _evaluate_group(self, coordinates: JaxCoordinates, shared: Any, u: Any) -> Any:
+        """Return what :meth:`evaluate` writes into the states at positions ``u`` ``(g, d)``, and the evaluations."""
         self.traces += 1
-        lp, gradient, b = self._drift(coordinates, shared)(u)
-        return jnp.concatenate([b, u, lp], axis=-1), gradient
+        lp, evaluation, b = self._drift(coordinates, shared)(u)
+        return jnp.concatenate([b, u, lp], axis=-1), evaluation
 
     def _advance_group(self, setting: tuple[Parameters, JaxCoordinates, Any], arrays: Any, span: Any) -> Any:
+        """Advance a group: return its states and evaluations, and the buffers of a chunk, the draws on the first axis.
+
+        ``span`` is the number of the first transition, of draws, and of transitions for each.
+        """
         self.traces += 1
         parameters, coordinates, shared = setting
-        state, gradient, keys = arrays
+        state, evaluation, keys = arrays
         first_transition, rows, thin = span
         d = self.d
         g = len(state)
         pairs = self.kernel.dynamics != OVERDAMPED and not self.kernel.adjusted  # normals for position and velocity
         drift = self._drift(coordinates, shared)
         key_words = words_of(keys)
-        chains = chains_of(state, gradient)
+        chains = chains_of(state, evaluation)
         zeros = Counts(jnp.zeros(g, self.dtype), *(jnp.zeros(g, jnp.int32) for _ in range(4)))
         out = (
             jnp.zeros((self.capacity, g, d), self.dtype),
@@ -141,9 +149,11 @@ class JaxEngine:
         )
 
         def row(i: Any, carry: Any) -> Any:
+            """Make one draw of every chain."""
             chains, out = carry
 
             def once(k: Any, carry: Any) -> Any:
+                """Make one transition of every chain."""
                 chains, counts = carry
                 number = first_transition + i * thin + k
                 draws = Keyed(key_words, number, d, self.dtype, pairs)
@@ -152,13 +162,13 @@ class JaxEngine:
 
             chains, counts = lax.fori_loop(0, thin, once, (chains, zeros))
             counts = counts._replace(accept=counts.accept / thin)
-            lp = chains.lp[:, 0] - log_det_of(chains.gradient, d)
-            row_values = (coordinates.place(chains.evaluated), chains.gradient, lp, *counts)
+            lp = chains.lp[:, 0] - log_det_of(chains.evaluation, d)
+            row_values = (coordinates.place(chains.evaluated), chains.evaluation, lp, *counts)
             return chains, tuple(buffer.at[i].set(value) for buffer, value in zip(out, row_values, strict=True))
 
         chains, out = lax.fori_loop(0, rows, row, (chains, out))
-        u, v, b, evaluated, gradient, lp, factor = chains
-        return jnp.concatenate([u, v, b, evaluated, lp, factor], axis=-1), gradient, out
+        u, v, b, evaluated, evaluation, lp, factor = chains
+        return jnp.concatenate([u, v, b, evaluated, lp, factor], axis=-1), evaluation, out
 
     # -- called from Python ------------------------------------------------------------------------------------------
 
@@ -176,21 +186,21 @@ class JaxEngine:
         """Evaluate at the positions of states, ``size`` of them together on each device."""
         d = self.d
         flat = state.reshape(-1, 4 * d + 2)
-        gradient = np.empty((len(flat), self.width))
+        evaluation = np.empty((len(flat), self.width))
         with self._precisely():
-            shared = self._placed(self._density.shared(self.precision, coordinates.sites))
+            shared = self._placed(self._density.shared(self.precision, coordinates.density_parameters))
             placed = self._placed(JaxCoordinates.of(coordinates, self.dtype))
             for rows, (u,) in self._batches(size, flat[:, :d]):
                 evaluated, slopes = self._evaluate(placed, shared, u)
                 flat[rows, 2 * d : 4 * d + 1] = np.asarray(evaluated)[: len(flat[rows])]
-                gradient[rows] = np.asarray(slopes)[: len(flat[rows])]
+                evaluation[rows] = np.asarray(slopes)[: len(flat[rows])]
         state[...] = flat.reshape(state.shape)
-        return gradient.reshape(*state.shape[:-1], self.width)
+        return evaluation.reshape(*state.shape[:-1], self.width)
 
-    def gradient_at(self, position: np.ndarray, sites: np.ndarray | None = None) -> np.ndarray:
-        """Return gradients at positions ``z`` ``(..., d)`` for given sites; NaN where a value is not finite."""
+    def gradient_at(self, position: np.ndarray, density_parameters: np.ndarray | None = None) -> np.ndarray:
+        """Return gradients at positions ``z`` ``(..., d)``; NaN where a value is not finite."""
         size = self.few if position.size <= self.few * self.d else self.group
-        lp, evaluation = evaluated_at(partial(self._evaluated, size=size), position, sites)
+        lp, evaluation = evaluated_at(partial(self._evaluated, size=size), position, density_parameters)
         return np.where(np.isfinite(lp)[..., None], evaluation[..., : self.d], np.nan)
 
     def advance(
@@ -201,15 +211,15 @@ class JaxEngine:
         if last >= 2**31:
             raise ValueError(f"{last} transitions of a chain: at most {2**31 - 1} on this backend")
         state = chains.state
-        gradient = chains.gradient
+        evaluation = chains.evaluation
         out = Chunk.empty((len(state), rows), self.d, self.width)
         key_words = np.ascontiguousarray(chains.keys).view(np.uint32).reshape(-1, 2, 2)
         with self._precisely():
             numbers = Parameters.of(self.kernel, setting, self.d, tolerance)
             parameters = self._placed(Parameters(*(self.dtype.type(x) for x in numbers)))
-            shared = self._placed(self._density.shared(self.precision, setting.coordinates.sites))
+            shared = self._placed(self._density.shared(self.precision, setting.coordinates.density_parameters))
             placed = self._placed(JaxCoordinates.of(setting.coordinates, self.dtype))
-            for lanes, (s, g, w) in self._batches(self.group, state, gradient, key_words):
+            for lanes, (s, g, w) in self._batches(self.group, state, evaluation, key_words):
                 done = 0
                 while done < rows or rows == 0:  # a call for no draws compiles
                     n = min(self.capacity, rows - done)
@@ -222,7 +232,7 @@ class JaxEngine:
                     if rows == 0:
                         break
                 state[lanes] = np.asarray(s)[: len(state[lanes])]
-                gradient[lanes] = np.asarray(g)[: len(state[lanes])]
+                evaluation[lanes] = np.asarray(g)[: len(state[lanes])]
         return out
 
     def _precisely(self) -> Any:

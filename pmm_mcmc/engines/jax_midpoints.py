@@ -1,19 +1,19 @@
-"""The midpoints of one step of a group of chains in lockstep, and the noise path through them, traced by JAX.
+"""The midpoint of one step of a group of chains in lockstep, and the noise path through it, traced by JAX.
 
-Under Option 1 chains have different numbers of midpoints.  The midpoints do not depend on the gradients there, so that
-all midpoints of all chains are computed first, and their gradients in full batches.
+Every chain has one midpoint a step, by Option 2 of the paper or the continuous law.  Under Option 1 the number of
+midpoints differs from chain to chain: it runs on numba alone.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
 
 from pmm_mcmc.engines.contract import Chains, Parameters
+from pmm_mcmc.engines.jax_random import END, MIDPOINT, Keyed
 from pmm_mcmc.langevin.flows import Flow, build_flows
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import build_cells, cell_weight, continuous_weight, inverse_probability
@@ -22,59 +22,30 @@ from pmm_mcmc.langevin.transitions import (
     bridged,
     build_gain,
     build_limits,
-    fall,
+    gradient_change,
     interpolate,
     interpolate_velocity,
     noise,
     path,
 )
 
-__all__ = ["Draws", "Drift", "Midpoints", "PathNoise", "evaluate_midpoints", "total"]
+__all__ = ["Drift", "Midpoint", "PathNoise", "evaluate_midpoint", "total"]
 
 _flows = build_flows(jnp, jnp.where)
-_cells = build_cells(jnp, jnp.where)
+_one_cell = build_cells(jnp, jnp.where).one_cell
 _gain = build_gain(jnp.where)
 _limits = build_limits(jnp, jnp.where)
 _FLOW = (_flows.overdamped, _flows.underdamped, _flows.harmonic)
-# Option 1: a step has more midpoints than this with probability below 1e-16.
-_MOST_MIDPOINTS = 18
-# A batch holds the mean number of midpoints of a group plus _SPARE standard deviations; the list has room for _ROOM
-# standard deviations, which it exceeds with probability below 1e-16 (Chernoff).
-_SPARE = 2.5
-_ROOM = 9.0
 
 # Positions (n, d) to log densities (n, 1), evaluations (n, width) and drifts (n, d).
 Drift = Callable[[Any], tuple[Any, Any, Any]]
 
 
-class Draws(Protocol):
-    """Random numbers of one step of a group of ``g`` chains."""
-
-    def take(self, *slots: Any, beyond: bool = False) -> list[tuple[Any, Any, Any]]:
-        """Return for each slot uniform numbers ``(g, 1)`` and two arrays ``(g, d)`` of standard normals.
-
-        Slots from 0 on are midpoints; slot -1 is the end of the step.  With ``beyond``, those of :meth:`beyond` for the
-        same slots follow.
-        """
-
-    def uniforms(self, slots: int) -> Any:
-        """Return the uniform numbers of the first midpoints, ``(slots, g, 1)``."""
-
-    def normals(self, chains: Any, slots: Any) -> tuple[Any, Any]:
-        """Return the normals ``(n, d)`` of midpoints listed by their chains ``(n,)`` and slots ``(n,)``."""
-
-    def velocity(self) -> Any:
-        """Return normals ``(g, d)``, the fresh velocities of chains whose step was rejected."""
-
-    def part(self, chains: Any, i: Any) -> Draws:
-        """Return the random numbers of part ``i`` of a refined step, for some chains ``(n,)``."""
-
-    def beyond(self) -> Draws:
-        """Return independent random numbers of the same shapes, for the noise beyond the gaps of this part."""
-
-
 class PathNoise(NamedTuple):
-    """Known noise ``(g, d)`` of the rest of a step, the time ``(g, 1)`` to its end; whether this part ends there."""
+    """Known noise ``(g, d)`` of the remainder of a step, for a substep of it.
+
+    ``remaining`` ``(g, 1)`` is the time to the end of the step, ``last`` whether the substep ends there.
+    """
 
     u: Any
     v: Any
@@ -82,40 +53,28 @@ class PathNoise(NamedTuple):
     last: Any
 
 
-class Midpoints(NamedTuple):
-    """The flow and noise path of a step, and what its midpoints contribute."""
+class Midpoint(NamedTuple):
+    """The flow and noise path of a step of ``g`` chains, and what the midpoint contributes; arrays ``(g, d)``."""
 
     step_flow: Flow
-    mu: Any
+    mu: Any  # noise of position and velocity over the step
     mv: Any
-    noise_beyond: tuple[Any, Any]  # of the path beyond the step, where the path is known
-    cu: Any  # corrections of position and velocity
+    noise_beyond: tuple[Any, Any]  # that after the step, where the path is fixed
+    cu: Any  # corrections of position and velocity at the end of the step
     cv: Any
-    steep: Any  # largest curvature met
+    curvature: Any  # (g, 1): of the potential between the evaluated point and the midpoint
     n_grad: Any
-    finite: Any  # (g, 1)
-    bad: Any  # (g, d): the first midpoint with a value that is not finite
-    y: Any  # the last midpoint, and the evaluation there
+    finite: Any  # (g, 1): whether all values at the midpoint are
+    y: Any  # the midpoint, its velocity, and the evaluation there
     v_mid: Any
     lp: Any
-    gradient: Any
+    evaluation: Any
     b: Any
 
 
 def total(x: Any) -> Any:
     """Return sums over coordinates, ``(n, 1)``."""
     return jnp.sum(x, axis=-1, keepdims=True)
-
-
-def evaluate_midpoints(
-    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, path_noise: PathNoise | None
-) -> Midpoints:
-    """Draw midpoints and noise of a step of length ``step`` ``(g, 1)`` and evaluate the drift at the midpoints.
-
-    In a part of a refined step the noise is conditioned on ``path_noise``, that of the whole step.
-    """
-    option_1 = kernel.scheme == Scheme.CELLS and kernel.option == 1
-    return (_midpoints if option_1 else _midpoint)(kernel, p, drift, chains, draws, step, path_noise)
 
 
 def _flows_over(kernel: Kernel, p: Parameters, *times: Any) -> list[Flow]:
@@ -126,190 +85,86 @@ def _flows_over(kernel: Kernel, p: Parameters, *times: Any) -> list[Flow]:
     return [Flow(*(field[:, i : i + 1] for field in flows)) for i in range(len(times))]
 
 
-def _times_beyond(path_noise: PathNoise | None, length: Any) -> tuple[Any, ...]:
-    """Return the times from the end and from the start of a gap to the end of a known path, for :func:`_extend`."""
-    return () if path_noise is None else (jnp.maximum(path_noise.remaining - length, 0.0), path_noise.remaining)
-
-
 def _extend(
-    mu: Any, mv: Any, w: Any, beyond: Any, gap: Flow, length: Any, path_noise: PathNoise | None, flows: Sequence[Flow]
-) -> tuple[Any, Any, Any]:
-    """Extend the noise path of the step over a gap; return it, and the known noise of the remaining path."""
-    nu, nv = noise(*w, gap)
-    if path_noise is not None:
-        flow_beyond, flow_to_end = flows
-        noise_beyond = noise(*beyond, flow_beyond)
-        gain = _gain(gap, flow_beyond, flow_to_end)
-        nu, nv, u, v = bridged(nu, nv, *noise_beyond, path_noise.u, path_noise.v, flow_beyond, gain)
-        path_noise = PathNoise(u, v, path_noise.remaining - length, path_noise.last)
-    return *path(mu, mv, nu, nv, gap), path_noise
+    noise_path: tuple[Any, Any], normals: Any, gap: Flow, fixed: tuple[Any, Any] | None, beyond: Any
+) -> tuple[tuple[Any, Any], Any]:
+    """Extend the noise path of a step over a gap; return it, and the fixed noise after the gap.
+
+    Where the noise from the start of the gap to a later time is ``fixed``, that of the gap is conditioned on it.  Then
+    ``beyond`` are normals for the path after the gap, the flow over this and the flow over both.
+    """
+    nu, nv = noise(*normals, gap)
+    if fixed is not None:
+        normals_after, flow_after, flow_over_both = beyond
+        noise_after = noise(*normals_after, flow_after)
+        gain = _gain(gap, flow_after, flow_over_both)
+        nu, nv, fixed_u, fixed_v = bridged(nu, nv, *noise_after, *fixed, flow_after, gain)
+        fixed = fixed_u, fixed_v
+    return path(*noise_path, nu, nv, gap), fixed
 
 
-def _finish(
-    mu: Any, mv: Any, w: Any, beyond: Any, gap: Flow, length: Any, path_noise: PathNoise | None, flows: Sequence[Flow]
-) -> tuple[Any, Any, tuple[Any, Any]]:
-    """Extend the noise path to the end of the step; return it, and the known noise beyond."""
-    *extended, noise_beyond = _extend(mu, mv, w, beyond, gap, length, path_noise, flows)
-    if path_noise is None:
-        return *extended, tuple(extended)
-    at_end = path(mu, mv, path_noise.u, path_noise.v, gap)
-    mu, mv = (jnp.where(path_noise.last, a, b) for a, b in zip(at_end, extended, strict=True))
-    return mu, mv, (noise_beyond.u, noise_beyond.v)
-
-
-def _steepness(kernel: Kernel, chains: Chains, y: Any, b: Any, time: Any, step: Any) -> Any:
+def _curvature(kernel: Kernel, chains: Chains, y: Any, b: Any, time: Any, step: Any) -> Any:
+    """Return the curvature ``(g, 1)`` between the evaluated points and midpoints ``y`` with drifts ``b``."""
     stiffness = 1.0 * (kernel.dynamics == HARMONIC)
     shift = y - chains.evaluated
-    change = fall(y, chains.evaluated, b, chains.b, stiffness)
+    change = gradient_change(y, chains.evaluated, b, chains.b, stiffness)
     curvature = _limits.curvature(total(change * change), total(shift * shift), total(change * shift), stiffness)
     return jnp.where(time > EARLIEST * step, curvature, 0.0)
 
 
-def _midpoint(
-    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, path_noise: PathNoise | None
-) -> Midpoints:
-    """Evaluate the one midpoint of Option 2, or of the continuous law."""
+def evaluate_midpoint(
+    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Keyed, step: Any, path_noise: PathNoise | None
+) -> Midpoint:
+    """Draw the midpoint and the noise of a step of length ``step`` ``(g, 1)`` and evaluate the drift at the midpoint.
+
+    In a substep of a refined step the noise is conditioned on ``path_noise``, that of the step.
+    """
     u, v, b = chains[:3]
     # One call draws the numbers of a step and one computes its flows, since each call is compiled by itself.
-    (number, *near), (_, *to_end), *beyond = draws.take(0, -1, beyond=path_noise is not None)
+    (number, *to_midpoint), (_, *to_end), *beyond = draws.take(MIDPOINT, END, beyond=path_noise is not None)
     if kernel.scheme == Scheme.CELLS:
-        cell = _cells.one_cell(number, p.K, kernel.power)
+        cell = _one_cell(number, p.K, kernel.power)
         time = step * (cell + kernel.offset) / p.K
         times = [time, step - time, step, step * (p.K - 1.0 - cell) / p.K, step / p.K]
     else:
         time = step * number
         times = [time, step - time, step]
     if path_noise is not None:
-        from_midpoint, from_start = _times_beyond(path_noise, time)
-        from_end, _ = _times_beyond(path_noise._replace(remaining=from_midpoint), step - time)
-        times = [*times, from_end, from_midpoint, from_start]
-    flow_to_midpoint, flow_to_end, step_flow, *others = _flows_over(kernel, p, *times)
+        from_midpoint = jnp.maximum(path_noise.remaining - time, 0.0)
+        times += [jnp.maximum(from_midpoint - (step - time), 0.0), from_midpoint, path_noise.remaining]
+    flow_to_midpoint, flow_to_end, step_flow, *flows = _flows_over(kernel, p, *times)
     if kernel.scheme == Scheme.CELLS:
-        wu, wv = cell_weight(others[0], others[1], inverse_probability(cell, p.K, kernel.power))
+        wu, wv = cell_weight(flows[0], flows[1], inverse_probability(cell, p.K, kernel.power))
     else:
         wu, wv = continuous_weight(flow_to_end, step, kernel.dynamics != OVERDAMPED)
     zero = jnp.zeros_like(u)
-    far: list[Any] = [w[1:] for w in beyond] or [None, None]
-    mu, mv, path_noise = _extend(zero, zero, near, far[0], flow_to_midpoint, time, path_noise, others[-2:])
-    mu_end, mv_end, noise_beyond = _finish(mu, mv, to_end, far[1], flow_to_end, step - time, path_noise, others[-3:-1])
-    y = interpolate(u, v, b, mu, flow_to_midpoint)
-    v_mid = interpolate_velocity(u, v, b, mv, flow_to_midpoint)
+    if path_noise is None:
+        at_midpoint, _ = _extend((zero, zero), to_midpoint, flow_to_midpoint, None, None)
+        at_end, _ = _extend(at_midpoint, to_end, flow_to_end, None, None)
+        noise_beyond = at_end  # without meaning
+    else:
+        (_, *after_midpoint), (_, *after_end) = beyond
+        fixed = path_noise.u, path_noise.v
+        at_midpoint, fixed = _extend((zero, zero), to_midpoint, flow_to_midpoint, fixed, (after_midpoint, *flows[-2:]))
+        at_end, noise_beyond = _extend(at_midpoint, to_end, flow_to_end, fixed, (after_end, *flows[-3:-1]))
+        all_fixed = path(*at_midpoint, *fixed, flow_to_end)
+        at_end = tuple(jnp.where(path_noise.last, a, b) for a, b in zip(all_fixed, at_end, strict=True))
+    y = interpolate(u, v, b, at_midpoint[0], flow_to_midpoint)
+    v_mid = interpolate_velocity(u, v, b, at_midpoint[1], flow_to_midpoint)
     used = time > 0.0
     if kernel.scheme == Scheme.CELLS and kernel.offset == 0.0:
         # With a single cell, as in OLMC and ULMC, no chain needs the gradient.
-        lp_mid, gradient_mid, b_mid = lax.cond(
-            jnp.any(used), drift, lambda y: (jnp.zeros_like(step), jnp.zeros_like(chains.gradient), zero), y
+        lp_mid, evaluation_mid, b_mid = lax.cond(
+            jnp.any(used), drift, lambda y: (jnp.zeros_like(step), jnp.zeros_like(chains.evaluation), zero), y
         )
     else:
-        lp_mid, gradient_mid, b_mid = drift(y)
+        lp_mid, evaluation_mid, b_mid = drift(y)
     finite = ~used | jnp.isfinite(total(b_mid))
     if kernel.scheme == Scheme.RECYCLED:
         finite &= ~jnp.isnan(lp_mid)
     change = jnp.where(used, b_mid - (0.0 if kernel.scheme == Scheme.CONTINUOUS else b), 0.0)
-    steep = _steepness(kernel, chains, y, b_mid, time, step)
-    return Midpoints(
-        step_flow, mu_end, mv_end, noise_beyond, wu * change, wv * change, steep,
-        used.astype(jnp.int32), finite, y, y, v_mid, lp_mid, gradient_mid, b_mid,
+    curvature = _curvature(kernel, chains, y, b_mid, time, step)
+    return Midpoint(
+        step_flow, *at_end, noise_beyond, wu * change, wv * change, curvature,
+        used.astype(jnp.int32), finite, y, v_mid, lp_mid, evaluation_mid, b_mid,
     )  # fmt: skip
-
-
-def _batches(g: int) -> tuple[int, int]:
-    """Return the number of midpoints in a batch for ``g`` chains, and the room for all, in whole batches."""
-    largest = min(g + math.ceil(_ROOM * math.sqrt(g)) + _MOST_MIDPOINTS, _MOST_MIDPOINTS * g)
-    batch = min(g + math.ceil(_SPARE * math.sqrt(g)), largest)
-    return batch, -(-largest // batch) * batch
-
-
-def _marked_cells(last: Any, K: Any, numbers: Any, cell: Any) -> tuple[Any, Any]:
-    """Return the largest number of cells that a chain marks, and these cells ``(slot, g, 1)``, then ``last``."""
-
-    def mark(carry: Any) -> Any:
-        slot, cell, cells = carry
-        cell = _cells.next_cell(cell, numbers[slot], K).astype(cell.dtype)
-        return slot + 1, cell, cells.at[slot].set(cell)
-
-    more = lambda carry: (carry[0] < len(numbers)) & jnp.any(carry[1] < K)  # noqa: E731
-    count, _, cells = lax.while_loop(more, mark, (0, cell, jnp.broadcast_to(last, numbers.shape)))
-    return count, cells
-
-
-def _midpoints(
-    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, path_noise: PathNoise | None
-) -> Midpoints:
-    """Evaluate the midpoints of Option 1: first their positions, then their gradients in full batches."""
-    u, v, b, _, gradient, lp, _ = chains
-    g, d = u.shape
-    zero = jnp.zeros_like(u)
-    slots = _MOST_MIDPOINTS
-    count, cells = _marked_cells(p.K.astype(u.dtype), p.K, draws.uniforms(slots), jnp.full_like(step, -1.0))
-    times = step * (cells + kernel.offset) / p.K
-    used = ((cells < p.K) & (times > 0.0))[:, :, 0]
-
-    # One list of the midpoints of all chains, in batches of fixed size; most often one batch is enough.
-    batch, room = _batches(g)
-    ranks = jnp.cumsum(used.reshape(-1), dtype=jnp.int32)
-    rows = jnp.where(used, ranks.reshape(slots, g) - 1, room)
-    midpoints = jnp.zeros(room, jnp.int32).at[rows.reshape(-1)].set(jnp.arange(slots * g, dtype=jnp.int32), mode="drop")
-    wanted = lambda carry: carry[0] * batch < ranks[-1]  # noqa: E731
-
-    def normals_of(source: Draws) -> Any:
-        def draw(carry: Any) -> Any:
-            i, w = carry
-            indices = lax.dynamic_slice(midpoints, (i * batch,), (batch,))
-            normals = jnp.stack(source.normals(indices % g, indices // g)).astype(w.dtype)
-            return i + 1, lax.dynamic_update_slice(w, normals, (0, i * batch, 0))
-
-        return lax.while_loop(wanted, draw, (0, jnp.zeros((2, room, d), u.dtype)))[1]
-
-    near = normals_of(draws)
-    beyond = None if path_noise is None else normals_of(draws.beyond())
-
-    def place(slot: Any, carry: Any) -> Any:
-        reached, mu, mv, path_noise, ys = carry
-        on = used[slot][:, None]
-        row = jnp.minimum(rows[slot], room - 1)
-        time = jnp.where(on, times[slot], reached)
-        length = time - reached
-        gap, to_midpoint, *flows_beyond = _flows_over(kernel, p, length, time, *_times_beyond(path_noise, length))
-        far = None if beyond is None else beyond[:, row]
-        mu_new, mv_new, noise_new = _extend(mu, mv, near[:, row], far, gap, length, path_noise, flows_beyond)
-        mu = jnp.where(on, mu_new, mu)
-        mv = jnp.where(on, mv_new, mv)
-        if path_noise is not None:
-            u_new = jnp.where(on, noise_new.u, path_noise.u)
-            path_noise = noise_new._replace(u=u_new, v=jnp.where(on, noise_new.v, path_noise.v))
-        return time, mu, mv, path_noise, ys.at[rows[slot]].set(interpolate(u, v, b, mu, to_midpoint), mode="drop")
-
-    start = jnp.zeros_like(step), zero, zero, path_noise, jnp.zeros((room, d), u.dtype)
-    reached, mu, mv, path_noise, ys = lax.fori_loop(0, count, place, start)
-
-    def evaluate(carry: Any) -> Any:
-        i, drifts = carry
-        _, _, batch_drifts = drift(lax.dynamic_slice(ys, (i * batch, 0), (batch, d)))
-        return i + 1, lax.dynamic_update_slice(drifts, batch_drifts.astype(drifts.dtype), (i * batch, 0))
-
-    _, drifts = lax.while_loop(wanted, evaluate, (0, jnp.zeros_like(ys)))
-
-    times_beyond = _times_beyond(path_noise, step - reached)
-    gap, step_flow, cell_flow, *flows_beyond = _flows_over(kernel, p, step - reached, step, step / p.K, *times_beyond)
-    (_, *w), *far = draws.take(-1, beyond=path_noise is not None)
-    mu, mv, noise_beyond = _finish(mu, mv, w, far and far[0][1:], gap, step - reached, path_noise, flows_beyond)
-
-    def correct(slot: Any, carry: Any) -> Any:
-        cu, cv, steep, n_grad, finite, bad = carry
-        on = used[slot][:, None]
-        row = jnp.minimum(rows[slot], room - 1)
-        y = ys[row]
-        b_mid = drifts[row]
-        (to_end,) = _flows_over(kernel, p, jnp.where(on, step * (p.K - 1.0 - cells[slot]) / p.K, 0.0))
-        wu, wv = cell_weight(to_end, cell_flow, p.K)
-        change = jnp.where(on, b_mid - b, 0.0)
-        finite_here = ~on | jnp.isfinite(total(b_mid))
-        bad = jnp.where(finite & ~finite_here, y, bad)
-        steep = jnp.maximum(steep, jnp.where(on, _steepness(kernel, chains, y, b_mid, times[slot], step), 0.0))
-        # Gradients after a non-finite value are not counted: numba does not compute them.
-        return cu + wu * change, cv + wv * change, steep, n_grad + (on & finite), finite & finite_here, bad
-
-    nothing = (zero, zero, jnp.zeros_like(step), jnp.zeros((g, 1), jnp.int32), jnp.ones((g, 1), bool), u)
-    cu, cv, steep, n_grad, finite, bad = lax.fori_loop(0, count, correct, nothing)
-    return Midpoints(step_flow, mu, mv, noise_beyond, cu, cv, steep, n_grad, finite, bad, u, v, lp, gradient, b)

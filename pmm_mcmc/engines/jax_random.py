@@ -21,7 +21,7 @@ import numpy as np
 from jax import lax
 from jax.extend.random import threefry_2x32
 
-__all__ = ["Keyed", "words_of"]
+__all__ = ["END", "MIDPOINT", "Keyed", "words_of"]
 
 # Coefficients of cos(pi x / 2) and sin(pi x / 2) / x in powers of x^2, the highest first, to 1e-17 for |x| <= 1.
 _TERMS = range(22, -1, -1)
@@ -29,8 +29,10 @@ _SERIES = [(-1) ** (n // 2) * (0.5 * math.pi) ** n / math.factorial(n) for n in 
 _COS = _SERIES[::2]
 _SIN = _SERIES[1::2]
 
-# Counter blocks of a step; velocity, end point and midpoints need 20 at most.
-_SLOTS = 32
+# Blocks of counters: each has one uniform number and the normals of a noise or a velocity.
+_VELOCITY, END, MIDPOINT = range(3)
+# Blocks of a step.  As many more follow for the noise after its gaps, and then those of the substeps.
+_BLOCKS = 32
 
 
 def words_of(keys: Any) -> Any:
@@ -39,10 +41,20 @@ def words_of(keys: Any) -> Any:
 
 
 class Keyed(NamedTuple):
-    """Random numbers of one transition of a group: see :class:`pmm_mcmc.engines.jax_midpoints.Draws`.
+    """Random numbers of one transition of a group of ``g`` chains.
 
-    The numbers that every step needs are drawn in one call, at a third of the cost of separate calls.  Velocity, end of
-    the step and each midpoint have separate blocks of counters, followed by those of the parts of a refined step.
+    Attributes
+    ----------
+    words : (g, 2)
+        Words for seed and chain.
+    number
+        Number of the transition.
+    d, dtype
+        Number of coordinates, and type of the numbers.
+    has_velocity
+        Whether noise has a normal for the velocity of each coordinate, too.
+    first
+        Number of the first block of counters.
     """
 
     words: Any
@@ -52,63 +64,44 @@ class Keyed(NamedTuple):
     has_velocity: bool
     first: Any = 0
 
-    def take(self, *slots: int, beyond: bool = False) -> list[tuple[Any, Any, Any]]:
-        """Return for each slot uniform numbers ``(g, 1)`` and two arrays ``(g, d)`` of normals."""
-        slots += tuple(slot + _SLOTS for slot in slots) if beyond else ()
-        blocks = jnp.broadcast_to(jnp.asarray([slot + 2 for slot in slots]), (len(self.words), len(slots)))
-        bits = self._bits(self.words, blocks, 1 + self._most)
+    def take(self, *blocks: int, beyond: bool = False) -> list[tuple[Any, Any, Any]]:
+        """Return for each block uniform numbers ``(g, 1)`` and two arrays ``(g, d)`` of normals.
+
+        With ``beyond`` as many more follow, for the noise after the gaps.  One call draws all numbers that a step
+        needs, at a third of the cost of separate calls.
+        """
+        blocks += tuple(block + _BLOCKS for block in blocks) if beyond else ()
+        rows = jnp.broadcast_to(jnp.asarray(blocks), (len(self.words), len(blocks)))
+        bits = self._bits(rows, 1 + (2 * self.d if self.has_velocity else self.d + self.d % 2))
         uniforms = self._fraction(bits[:, :, :1])
-        w = self._split(bits[:, :, 1:])
-        return [(uniforms[:, i], *(normals[:, i] for normals in w)) for i in range(len(slots))]
-
-    def uniforms(self, slots: int) -> Any:
-        """Return the uniform numbers of the first midpoints, ``(slots, g, 1)``."""
-        blocks = jnp.broadcast_to(jnp.arange(2, slots + 2), (len(self.words), slots))
-        return self._fraction(self._bits(self.words, blocks, 1)).swapaxes(0, 1)
-
-    def normals(self, chains: Any, slots: Any) -> tuple[Any, Any]:
-        """Return the normals ``(n, d)`` of midpoints listed by their chains ``(n,)`` and slots ``(n,)``."""
-        bits = self._bits(self.words[chains], slots[:, None] + 2, 1 + self._most)
-        return self._split(bits[:, 0, 1:])
+        normals = self._pairs(bits[:, :, 1:])
+        if not self.has_velocity:  # overdamped dynamics use the second normal alone
+            row = self._row(normals)
+            normals = jnp.zeros_like(row), row
+        return [(uniforms[:, i], *(array[:, i] for array in normals)) for i in range(len(blocks))]
 
     def velocity(self) -> Any:
         """Return normals ``(g, d)``, the fresh velocities of chains whose step was rejected."""
-        bits = self._bits(self.words, jnp.zeros((len(self.words), 1), int), self.d + self.d % 2)
+        bits = self._bits(jnp.full((len(self.words), 1), _VELOCITY), self.d + self.d % 2)
         return self._row(self._pairs(bits[:, 0]))
 
-    def part(self, chains: Any, i: Any) -> Keyed:
-        """Return the random numbers of part ``i`` of a refined step, for some chains ``(n,)``."""
-        return self._replace(words=self.words[chains], first=2 * _SLOTS * (i + 1))
-
-    def beyond(self) -> Keyed:
-        """Return independent random numbers of the same shapes, for the noise beyond the gaps of this part."""
-        return self._replace(first=self.first + _SLOTS)
-
-    @property
-    def _most(self) -> int:
-        """Number of normals of a slot, which come in pairs."""
-        return 2 * self.d if self.has_velocity else self.d + self.d % 2
-
-    def _split(self, bits: Any) -> tuple[Any, Any]:
-        """Return the two normals of each coordinate; overdamped dynamics use only the second, and the first is zero."""
-        pairs = self._pairs(bits)
-        if self.has_velocity:
-            return pairs
-        row = self._row(pairs)
-        return jnp.zeros_like(row), row
+    def substep(self, chains: Any, i: Any) -> Keyed:
+        """Return the random numbers of substep ``i`` of a refined step, for some chains ``(n,)``."""
+        return self._replace(words=self.words[chains], first=2 * _BLOCKS * (i + 1))
 
     def _row(self, pairs: tuple[Any, Any]) -> Any:
+        """Return the normals of two arrays as one array ``(..., d)``."""
         return jnp.concatenate(pairs, axis=-1)[..., : self.d]
 
-    def _bits(self, key_words: Any, blocks: Any, n: int) -> Any:
-        """Return ``n`` unsigned integers ``(rows, block, n)``, as wide as the floats, for each block of counters."""
+    def _bits(self, blocks: Any, n: int) -> Any:
+        """Return ``n`` unsigned integers, as wide as the floats, for blocks ``(g, m)`` of counters: ``(g, m, n)``."""
         each = 8 // self.dtype.itemsize
         count = -(-n // each)
         start = (blocks + self.first).astype(jnp.uint32)[:, :, None] * np.uint32(1 + 2 * self.d)
-        counters = (start + jnp.arange(count, dtype=jnp.uint32)).reshape(len(key_words), -1)
+        counters = (start + jnp.arange(count, dtype=jnp.uint32)).reshape(len(self.words), -1)
         numbers = jnp.full_like(counters, self.number)
-        hashes = jax.vmap(threefry_2x32)(key_words, jnp.concatenate([numbers, counters], axis=1))
-        high, low = hashes.reshape(len(key_words), 2, -1, count).swapaxes(0, 1)
+        hashes = jax.vmap(threefry_2x32)(self.words, jnp.concatenate([numbers, counters], axis=1))
+        high, low = hashes.reshape(len(self.words), 2, -1, count).swapaxes(0, 1)
         if each == 1:
             return (high.astype(jnp.uint64) << 32) | low.astype(jnp.uint64)
         return jnp.stack([high, low], axis=-1).reshape(*high.shape[:2], each * count)[:, :, :n]

@@ -15,7 +15,8 @@ from jax import lax
 from pmm_mcmc.engines.contract import Chains, Parameters
 from pmm_mcmc.engines.jax_adjusted import adjusted_outcome
 from pmm_mcmc.engines.jax_batches import choose, renew_few
-from pmm_mcmc.engines.jax_midpoints import Draws, Drift, PathNoise, evaluate_midpoints, total
+from pmm_mcmc.engines.jax_midpoints import Drift, PathNoise, evaluate_midpoint, total
+from pmm_mcmc.engines.jax_random import Keyed
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.transitions import (
     DIVERGENCE,
@@ -23,7 +24,7 @@ from pmm_mcmc.langevin.transitions import (
     SUBSTEPS,
     build_limits,
     end,
-    energy_ahead,
+    potential_rise,
 )
 
 __all__ = ["Counts", "Drift", "transition"]
@@ -42,21 +43,22 @@ class Counts(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """Chains after a step, its gradients and outcome ``(g, 1)``, and the noise over it ``(g, d)``."""
+    """A step of ``g`` chains."""
 
-    chains: Chains
-    n_grad: Any
-    good: Any
-    by_model: Any
-    noise: tuple[Any, Any]
+    chains: Chains  # at its end
+    n_grad: Any  # (g, 1): gradients spent
+    good: Any  # whether it is stable
+    by_model: Any  # whether it is not because of the model
+    noise: tuple[Any, Any]  # over the step, (g, d) for position and velocity
 
 
 def _flat(x: Any) -> Any:
+    """Return a column ``(g, 1)`` as integers ``(g,)``."""
     return x.astype(jnp.int32)[:, 0]
 
 
 def transition(
-    kernel: Kernel, parameters: Parameters, drift: Drift, chains: Chains, draws: Draws
+    kernel: Kernel, parameters: Parameters, drift: Drift, chains: Chains, draws: Keyed
 ) -> tuple[Chains, Counts]:
     """Make one transition of every chain of a group.
 
@@ -94,7 +96,7 @@ def transition(
     else:
         fresh = jnp.zeros_like(v)
     back = chains._replace(u=chains.evaluated, v=fresh)
-    # In warm-up, until the next fit, shorter steps come as far as parts of long ones.
+    # In warm-up, keep the shorter step until the next fit: it comes as far as substeps of a long one.
     adapts = ~unrefined.good & (p.tolerance > 0.0)
     longer = jnp.where(adapts, _limits.refined(chains.factor), _limits.accepted(chains.factor))
     factor = jnp.where(good, longer, _limits.rejected(chains.factor)).astype(v.dtype)
@@ -110,7 +112,7 @@ def transition(
 
 
 def _take(
-    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, limits: tuple[Any, Any],
+    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Keyed, step: Any, limits: tuple[Any, Any],
     path_noise: PathNoise | None,
 ) -> tuple[_Step, tuple[Any, Any]]:  # fmt: skip
     """Take one step of every chain, stable or not; return it and the known noise beyond it.
@@ -118,7 +120,7 @@ def _take(
     ``limits`` are the largest rise of the energy and the largest curvature.
     """
     threshold, steepest = limits
-    mid = evaluate_midpoints(kernel, p, drift, chains, draws, step, path_noise)
+    mid = evaluate_midpoint(kernel, p, drift, chains, draws, step, path_noise)
     u, v, b, evaluated, _, lp, _ = chains
     # End point (step 5); the randomised midpoint method omits the drift at the start.
     base = 0.0 if kernel.scheme == Scheme.CONTINUOUS else 1.0
@@ -126,64 +128,67 @@ def _take(
     if kernel.scheme == Scheme.RECYCLED:
         evaluated_new = mid.y
         lp_new = mid.lp
-        gradient = mid.gradient
+        evaluation = mid.evaluation
         b_new = mid.b
         n_grad = mid.n_grad
         lost = ~mid.finite
-        bad = mid.bad
-        kinetic = mid.v_mid
-        extrapolation = energy_ahead(u, evaluated, b, 1.0 * (kernel.dynamics == HARMONIC))
+        bad = mid.y
+        velocity = mid.v_mid
+        extrapolation = potential_rise(u, evaluated, b, 1.0 * (kernel.dynamics == HARMONIC))
     else:
         evaluated_new = u_new
-        lp_new, gradient, b_new = drift(u_new)
+        lp_new, evaluation, b_new = drift(u_new)
         lost = jnp.isnan(lp_new) | ~mid.finite
-        bad = jnp.where(mid.finite, u_new, mid.bad)
-        kinetic = v_new
+        bad = jnp.where(mid.finite, u_new, mid.y)
+        velocity = v_new
         extrapolation = 0.0
         n_grad = mid.n_grad + mid.finite
-    rise = lp - lp_new + total(0.5 * (kinetic * kinetic - v * v) - extrapolation)
-    motion = total(0.5 * (kinetic * kinetic + v * v))
-    stable = (rise <= threshold + p.tolerance * motion) & (mid.steep <= steepest)
+    rise = lp - lp_new + total(0.5 * (velocity * velocity - v * v) - extrapolation)
+    motion = total(0.5 * (velocity * velocity + v * v))
+    stable = (rise <= threshold + p.tolerance * motion) & (mid.curvature <= steepest)
     good = ~lost & jnp.isfinite(total(u_new + v_new)) & stable
     # Values that are not finite at a place that a stable step may reach are the model's failure.
     by_model = lost & (total(0.5 * (bad * bad - u * u)) <= threshold)
-    moved = Chains(u_new, v_new, b_new, evaluated_new, gradient, lp_new, chains.factor)
+    moved = Chains(u_new, v_new, b_new, evaluated_new, evaluation, lp_new, chains.factor)
     moved = Chains(*(new.astype(old.dtype) for new, old in zip(moved, chains, strict=True)))
     return _Step(moved, n_grad, good, by_model, (mid.mu, mid.mv)), mid.noise_beyond
 
 
 def _refined(
-    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, unrefined: _Step
+    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Keyed, step: Any, unrefined: _Step
 ) -> _Step:
-    """Refine the steps that failed: take them in parts along the same noise path."""
+    """Refine the steps that failed: take them in substeps along the same noise path."""
     has_velocity = kernel.dynamics != OVERDAMPED
 
     def finer(carry: tuple[Any, _Step]) -> tuple[Any, _Step]:
-        parts, outcome = carry
+        """Take the steps that still fail in a number of substeps; the next time in more."""
+        substeps, outcome = carry
 
         def renew(lanes: Any) -> _Step:
+            """Take the steps of the chains with some numbers in substeps."""
             begin, noise_of_step, n_grad = jax.tree.map(lambda x: x[lanes], (chains, unrefined.noise, outcome.n_grad))
-            length = step[lanes] / parts
-            limits = p.threshold_of_part, _limits.limit(p.steepest, parts / chains.factor[lanes], has_velocity)
+            length = step[lanes] / substeps
+            limits = p.threshold_of_substep, _limits.limit(p.steepest, substeps / chains.factor[lanes], has_velocity)
 
             def once(k: Any, carry: tuple[_Step, Any]) -> tuple[_Step, Any]:
+                """Take substep ``k``, unless one before has failed."""
                 previous, noise = carry
-                of_part = draws.part(lanes, parts + k)
-                path_noise = PathNoise(noise[0], noise[1], length * (parts - k), k == parts - 1)
-                one, beyond = _take(kernel, p, drift, previous.chains, of_part, length, limits, path_noise)
-                # Gradients after a failed part are not counted.
+                of_substep = draws.substep(lanes, substeps + k)
+                path_noise = PathNoise(noise[0], noise[1], length * (substeps - k), k == substeps - 1)
+                one, beyond = _take(kernel, p, drift, previous.chains, of_substep, length, limits, path_noise)
+                # Gradients after a failed substep are not counted.
                 return choose(previous.good, one._replace(n_grad=previous.n_grad + one.n_grad), previous), beyond
 
             yes = jnp.ones((len(lanes), 1), bool)
-            return lax.fori_loop(0, parts, once, (_Step(begin, n_grad, yes, ~yes, noise_of_step), noise_of_step))[0]
+            return lax.fori_loop(0, substeps, once, (_Step(begin, n_grad, yes, ~yes, noise_of_step), noise_of_step))[0]
 
-        return parts * SUBSTEPS, renew_few(~outcome.good[:, 0], outcome, renew)
+        return substeps * SUBSTEPS, renew_few(~outcome.good[:, 0], outcome, renew)
 
     bad = lambda carry: (carry[0] <= SUBSTEPS**MOST_REFINEMENTS) & ~jnp.all(carry[1].good)  # noqa: E731
     return lax.while_loop(bad, finer, (SUBSTEPS, unrefined))[1]
 
 
-def _ghmc(p: Parameters, drift: Drift, chains: Chains, draws: Draws) -> tuple[Chains, Counts]:
+def _ghmc(p: Parameters, drift: Drift, chains: Chains, draws: Keyed) -> tuple[Chains, Counts]:
     """Make a transition of generalised HMC: see :mod:`pmm_mcmc.engines.jax_adjusted`."""
     begin, outcome = adjusted_outcome(p, drift, chains, draws)
     good = outcome.good

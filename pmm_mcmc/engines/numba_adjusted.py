@@ -19,8 +19,8 @@ __all__ = ["propose"]
 
 
 @inner
-def _leapfrog(functions, kind, parts, step, rotation, coordinates, begin, proposal, scratch):
-    """Fill ``proposal`` with the end of ``parts`` steps from ``begin``, half kicks around a rotation each.
+def _leapfrog(functions, dynamics, substeps, step, rotation, coordinates, begin, proposal, scratch):
+    """Fill ``proposal`` with the end of ``substeps`` steps from ``begin``, half kicks around a rotation each.
 
     ``rotation`` is the flow over a step without friction.  Other arguments are those of
     :func:`~pmm_mcmc.engines.numba_step.attempt`.
@@ -32,18 +32,18 @@ def _leapfrog(functions, kind, parts, step, rotation, coordinates, begin, propos
     """
     joint, joint_table, _, _ = functions
     u, v, b, _, lp = begin
-    u_new, v_new, new_b, new_gradient, _ = proposal
+    u_new, v_new, new_b, new_evaluation, _ = proposal
     copy(u, u_new)
     copy(v, v_new)
     copy(b, new_b)
     gained = 0.0
     lp_new = lp
-    for k in range(parts):
+    for k in range(substeps):
         for j in range(u.size):
             v_new[j], gain = kick(v_new[j], new_b[j], step)
             gained += gain
             u_new[j], v_new[j] = path(u_new[j], v_new[j], 0.0, 0.0, rotation)
-        lp_new = drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
+        lp_new = drift(joint, joint_table, dynamics, u_new, coordinates, scratch, new_evaluation, new_b)
         if math.isnan(lp_new):
             return math.nan, lp_new, k + 1
         for j in range(u.size):
@@ -52,7 +52,7 @@ def _leapfrog(functions, kind, parts, step, rotation, coordinates, begin, propos
     log_ratio = lp_new - lp - gained
     for j in range(u.size):
         log_ratio += harmonic_log_ratio(u[j], u_new[j])
-    return log_ratio, lp_new, parts
+    return log_ratio, lp_new, substeps
 
 
 @inner
@@ -62,7 +62,7 @@ def _as_ratio(log_ratio):
 
 
 @inner
-def propose(functions, kind, step, persistent, coordinates, begin, proposal, back, scratch):
+def propose(functions, dynamics, step, persistent, coordinates, begin, proposal, back, scratch):
     """Fill ``proposal`` by generalised HMC from ``begin``, refined where its ratio is far below ``|s|``.
 
     Parameters
@@ -71,41 +71,43 @@ def propose(functions, kind, step, persistent, coordinates, begin, proposal, bac
         The persistent number ``s`` of the Metropolis test.
     back
         Arrays as of ``proposal``, for the way back.
-    functions, kind, step, coordinates, begin, proposal, scratch
+    functions, dynamics, step, coordinates, begin, proposal, scratch
         As for :func:`~pmm_mcmc.engines.numba_step.attempt`.
 
     Returns
     -------
-    good, first_ratio, ratio, lp, n_grad, parts
+    good, first_ratio, ratio, lp, n_grad, substeps
         Whether the proposal is accepted; ratios of densities of the first proposal and of the last, 0 where a value is
         not finite; the log density at the last; gradients spent; steps of the last.
     """
     u_new, v_new, new_b, _, turned = proposal
-    parts = 1
+    substeps = 1
     log_ratio, lp, n_grad = _leapfrog(
-        functions, kind, 1, step, flow(kind, step, 0.0), coordinates, begin, proposal, scratch
+        functions, dynamics, 1, step, flow(dynamics, step, 0.0), coordinates, begin, proposal, scratch
     )
     ratio = first_ratio = _as_ratio(log_ratio)
-    while not abs(persistent) < ratio and far_below(ratio, persistent) and parts < SUBSTEPS**MOST_REFINEMENTS:
-        parts *= SUBSTEPS
-        length = step / parts
-        log_ratio, lp, evaluations = _leapfrog(
-            functions, kind, parts, length, flow(kind, length, 0.0), coordinates, begin, proposal, scratch
+    while not abs(persistent) < ratio and far_below(ratio, persistent) and substeps < SUBSTEPS**MOST_REFINEMENTS:
+        substeps *= SUBSTEPS
+        length = step / substeps
+        log_ratio, lp, n_evaluations = _leapfrog(
+            functions, dynamics, substeps, length, flow(dynamics, length, 0.0), coordinates, begin, proposal, scratch
         )
-        n_grad += evaluations
+        n_grad += n_evaluations
         ratio = _as_ratio(log_ratio)
         if abs(persistent) < ratio:
+            # The way back is the same if, with the velocity turned round, all longer steps lie far below, too.
             for j in range(turned.size):
                 turned[j] = -v_new[j]
             earlier = 1
-            while earlier < parts:
+            while earlier < substeps:
                 length = step / earlier
                 turned_begin = u_new, turned, new_b, u_new, lp
-                log_ratio, _, evaluations = _leapfrog(
-                    functions, kind, earlier, length, flow(kind, length, 0.0), coordinates, turned_begin, back, scratch
+                rotation = flow(dynamics, length, 0.0)
+                log_ratio, _, n_evaluations = _leapfrog(
+                    functions, dynamics, earlier, length, rotation, coordinates, turned_begin, back, scratch
                 )
-                n_grad += evaluations
+                n_grad += n_evaluations
                 if not far_below(ratio * _as_ratio(log_ratio), persistent):
-                    return False, first_ratio, ratio, lp, n_grad, parts
+                    return False, first_ratio, ratio, lp, n_grad, substeps
                 earlier *= SUBSTEPS
-    return abs(persistent) < ratio, first_ratio, ratio, lp, n_grad, parts
+    return abs(persistent) < ratio, first_ratio, ratio, lp, n_grad, substeps

@@ -33,9 +33,9 @@ from pmm_mcmc.langevin.transitions import (
 
 __all__ = ["evaluate", "run"]
 
-# Each part of a refined step has a random stream of its own: this odd number (2^64 over the golden ratio) times the
-# part's number changes the first key word.
-_KEY_OF_PART = np.uint64(0x9E3779B97F4A7C15)
+# Each substep of a refined step has a random stream of its own: this odd number (2^64 over the golden ratio) times the
+# substep's number changes the first word of the key.
+_KEY_OF_SUBSTEP = np.uint64(0x9E3779B97F4A7C15)
 _limits = build_limits(np, select)
 _limit = numba.njit(_limits.limit)
 _accepted = numba.njit(_limits.accepted)
@@ -44,7 +44,7 @@ _refined = numba.njit(_limits.refined)
 
 
 def _fingerprint() -> str:
-    # numba's cache key covers only the file of the cached function; this covers the files of all that it calls.
+    """Return a hash of the files of all that the loop calls: numba's cache key covers this file alone."""
     of_engine = contract, numba_random, numba_step, numba_adjusted, sys.modules[__name__]
     modules = (flows, midpoints, transitions, methods, *of_engine)
     return hashlib.sha256(b"".join(inspect.getsource(module).encode() for module in modules)).hexdigest()
@@ -53,46 +53,47 @@ def _fingerprint() -> str:
 # Inlined, since each function of its own is optimised again by LLVM with all that it calls.
 @numba.njit(inline="always")
 def run_one(functions, parameters, kernel, coordinates, chain, first_transition, thin, out):
-    """Advance one chain, its state, evaluation and key, by ``thin`` transitions for each draw of the chunk ``out``.
+    """Advance one chain by ``thin`` transitions for each draw, and fill in the chunk ``out``.
 
-    A step that fails, or that meets a curvature above ``steepest``, is refined: taken again in shorter parts along the
-    same noise path.
+    ``chain`` is its state, evaluation and key.  A step that fails, or that meets a curvature above ``steepest``, is
+    refined: taken again in shorter substeps along the same noise path.
     """
-    alpha, friction, K, threshold, threshold_of_part, steepest, tolerance = parameters
-    state, gradient, key = chain
-    scheme, kind, _, _, _ = kernel
+    alpha, friction, K, threshold, threshold_of_substep, steepest, tolerance = parameters
+    state, evaluation, key = chain
+    scheme, dynamics, _, _, _ = kernel
     d = coordinates[0].size
     u = state[:d]
     v = state[d : 2 * d]
     b = state[2 * d : 3 * d]
     evaluated = state[3 * d : 4 * d]
     noise_path = NoisePath(np.empty(d), np.empty(d), np.empty(d), np.empty(d))
-    whole_noise_u = np.empty(d)
-    whole_noise_v = np.empty(d)
+    step_noise_u = np.empty(d)
+    step_noise_v = np.empty(d)
     y = np.empty(d)
-    new_gradient = np.empty(gradient.size)
+    new_evaluation = np.empty(evaluation.size)
     new_b = np.empty(d)
-    back_gradient = np.empty(gradient.size)
+    back_evaluation = np.empty(evaluation.size)
     scratch = (np.empty(d), np.empty(d))
     u_new = np.empty(d)
     v_new = np.zeros(d)
     w = np.empty(2 * d)
-    at_u = np.empty(d)
-    at_v = np.empty(d)
-    at_b = np.empty(d)
-    at_evaluated = np.empty(d)
+    # The state between two substeps; of adjusted methods the end of the way back.
+    sub_u = np.empty(d)
+    sub_v = np.empty(d)
+    sub_b = np.empty(d)
+    sub_evaluated = np.empty(d)
     stream = np.empty(4, np.uint64)
-    has_velocity = kind != OVERDAMPED
+    has_velocity = dynamics != OVERDAMPED
     if not has_velocity:
         w[:d] = 0.0
     normals = w if has_velocity else w[d:]
     random = stream, normals, w, np.empty(2 * d)
     work = (np.empty(d), np.empty(d), np.empty(d), scratch)
-    proposal = (u_new, v_new, new_b, new_gradient, y)
+    proposal = (u_new, v_new, new_b, new_evaluation, y)
     transition = first_transition
     step = 0.0
-    step_flow = flow(kind, alpha, friction)
-    cell_flow = flow(kind, alpha, friction)
+    step_flow = flow(dynamics, alpha, friction)
+    cell_flow = flow(dynamics, alpha, friction)
     retained = math.exp(-friction * alpha)
 
     for row in range(out.lp.size):
@@ -108,19 +109,23 @@ def run_one(functions, parameters, kernel, coordinates, chain, first_transition,
                 if not state[4 * d + 1] < 1.0:  # a chain at rest
                     state[4 * d + 1] = 2.0 * uniform(stream) - 1.0
                     fill_normals(stream, v)
-                fill_normals(stream, at_u)
+                fill_normals(stream, sub_u)
                 for j in range(d):
-                    v[j] = refreshed(v[j], at_u[j], retained)
+                    v[j] = refreshed(v[j], sub_u[j], retained)
                 persistent = advanced_persistent(state[4 * d + 1])
                 begin = (u, v, b, evaluated, state[4 * d])
-                back = (at_u, at_v, at_b, back_gradient, at_evaluated)
-                good, first_ratio, ratio, lp_new, evaluations, parts = propose(
-                    functions, kind, alpha, persistent, coordinates, begin, proposal, back, scratch
+                back = (sub_u, sub_v, sub_b, back_evaluation, sub_evaluated)
+                good, first_ratio, ratio, lp_new, n_evaluations, substeps = propose(
+                    functions, dynamics, alpha, persistent, coordinates, begin, proposal, back, scratch
                 )
-                n_grad += evaluations
-                refined += good and parts > 1
+                n_grad += n_evaluations
+                refined += good and substeps > 1
                 if good:
-                    copy(u_new, u), copy(v_new, v), copy(u_new, evaluated), copy(new_b, b), copy(new_gradient, gradient)
+                    copy(u_new, u)
+                    copy(v_new, v)
+                    copy(u_new, evaluated)
+                    copy(new_b, b)
+                    copy(new_evaluation, evaluation)
                     state[4 * d] = lp_new
                     state[4 * d + 1] = persistent / ratio
                 else:
@@ -128,56 +133,68 @@ def run_one(functions, parameters, kernel, coordinates, chain, first_transition,
                     state[4 * d + 1] = persistent
                     for j in range(d):
                         v[j] = -v[j]
-                accept += 1.0 if good and parts > 1 else min(1.0, first_ratio)
+                accept += 1.0 if good and substeps > 1 else min(1.0, first_ratio)
                 continue
 
             lp = state[4 * d]
             shorter = state[4 * d + 1]
             if step != alpha * state[4 * d + 1]:
                 step = alpha * state[4 * d + 1]
-                step_flow = flow(kind, step, friction)
-                cell_flow = flow(kind, step / K, friction)
+                step_flow = flow(dynamics, step, friction)
+                cell_flow = flow(dynamics, step / K, friction)
 
             limit = _limit(steepest, 1.0 / shorter, has_velocity)
             lengths = StepLength(step, 0.0, threshold, limit, step_flow, cell_flow)
             begin = u, v, b, evaluated, lp
-            good, by_model, lp_new, evaluations = attempt(
+            good, by_model, lp_new, n_evaluations = attempt(
                 functions, parameters, kernel, coordinates, lengths, begin, proposal, noise_path, random, work
             )
-            n_grad += evaluations
-            parts = 1
+            n_grad += n_evaluations
+            substeps = 1
             if not good:
-                copy(noise_path.u, whole_noise_u), copy(noise_path.v, whole_noise_v)
-            while not good and parts < SUBSTEPS**MOST_REFINEMENTS:
-                parts *= SUBSTEPS
-                length = step / parts
-                limit = _limit(steepest, parts / shorter, has_velocity)
-                flow_of_part = flow(kind, length, friction)
-                cell_of_part = flow(kind, length / K, friction)
-                copy(u, at_u), copy(v, at_v), copy(b, at_b), copy(evaluated, at_evaluated)
+                copy(noise_path.u, step_noise_u)
+                copy(noise_path.v, step_noise_v)
+            while not good and substeps < SUBSTEPS**MOST_REFINEMENTS:
+                substeps *= SUBSTEPS
+                length = step / substeps
+                limit = _limit(steepest, substeps / shorter, has_velocity)
+                flow_of_substep = flow(dynamics, length, friction)
+                cell_of_substep = flow(dynamics, length / K, friction)
+                copy(u, sub_u)
+                copy(v, sub_v)
+                copy(b, sub_b)
+                copy(evaluated, sub_evaluated)
                 lp_new = lp
-                copy(whole_noise_u, noise_path.known_u), copy(whole_noise_v, noise_path.known_v)
-                for i in range(parts):
+                copy(step_noise_u, noise_path.known_u)
+                copy(step_noise_v, noise_path.known_v)
+                for i in range(substeps):
                     start_stream(
-                        stream, key[0] ^ (np.uint64(parts + i) * _KEY_OF_PART), key[1], np.uint64(transition - 1)
+                        stream, key[0] ^ (np.uint64(substeps + i) * _KEY_OF_SUBSTEP), key[1], np.uint64(transition - 1)
                     )
                     lengths = StepLength(
-                        length, step - i * length, threshold_of_part, limit, flow_of_part, cell_of_part
+                        length, step - i * length, threshold_of_substep, limit, flow_of_substep, cell_of_substep
                     )
-                    begin = at_u, at_v, at_b, at_evaluated, lp_new
-                    good, by_model, lp_new, evaluations = attempt(
+                    begin = sub_u, sub_v, sub_b, sub_evaluated, lp_new
+                    good, by_model, lp_new, n_evaluations = attempt(
                         functions, parameters, kernel, coordinates, lengths, begin, proposal, noise_path, random, work
                     )
-                    n_grad += evaluations
+                    n_grad += n_evaluations
                     if not good:
                         break
-                    copy(u_new, at_u), copy(v_new, at_v), copy(new_b, at_b), copy(y, at_evaluated)
-            refined += good and parts > 1
+                    copy(u_new, sub_u)
+                    copy(v_new, sub_v)
+                    copy(new_b, sub_b)
+                    copy(y, sub_evaluated)
+            refined += good and substeps > 1
 
             if good:
-                copy(u_new, u), copy(v_new, v), copy(new_b, b), copy(y, evaluated), copy(new_gradient, gradient)
-                # In warm-up, keep the shorter step until the next fit: it covers the ground of the parts of a long one.
-                adapts = parts > 1 and tolerance > 0.0
+                copy(u_new, u)
+                copy(v_new, v)
+                copy(new_b, b)
+                copy(y, evaluated)
+                copy(new_evaluation, evaluation)
+                # In warm-up, keep the shorter step until the next fit: it comes as far as substeps of a long one.
+                adapts = substeps > 1 and tolerance > 0.0
                 state[4 * d] = lp_new
                 state[4 * d + 1] = _refined(state[4 * d + 1]) if adapts else _accepted(state[4 * d + 1])
                 accept += 1.0
@@ -191,10 +208,10 @@ def run_one(functions, parameters, kernel, coordinates, chain, first_transition,
                 state[4 * d + 1] = _rejected(state[4 * d + 1])
 
         place(coordinates, evaluated, out.position[row])
-        copy(gradient, out.gradient[row])
+        copy(evaluation, out.evaluation[row])
         out.lp[row] = state[4 * d]
-        if gradient.size > d:  # the last entry of the evaluation is the log determinant of the map from z to x
-            out.lp[row] -= gradient[3 * d]
+        if evaluation.size > d:  # the last entry of the evaluation is the log determinant of the map from z to x
+            out.lp[row] -= evaluation[3 * d]
         if row < len(out.state):
             copy(state, out.state[row])
         out.n_grad[row] = n_grad
@@ -213,25 +230,27 @@ def _cached(sources: str) -> tuple[Any, Any]:
     """
 
     @numba.njit(cache=True, nogil=True)
-    def evaluate(function, table, kind, coordinates, state, width):
+    def evaluate(function, table, dynamics, coordinates, state, width):
         """Evaluate at ``u``; make it the evaluated point and its drift the base drift; return the evaluation."""
         sources  # noqa: B018
         d = coordinates[0].size
-        gradient = np.empty(width)
+        evaluation = np.empty(width)
         scratch = (np.empty(d), np.empty(d))
-        state[4 * d] = drift(function, table, kind, state[:d], coordinates, scratch, gradient, state[2 * d : 3 * d])
-        copy(state[:d], state[3 * d : 4 * d])
-        return gradient
+        u = state[:d]
+        b = state[2 * d : 3 * d]
+        state[4 * d] = drift(function, table, dynamics, u, coordinates, scratch, evaluation, b)
+        copy(u, state[3 * d : 4 * d])
+        return evaluation
 
     @numba.njit(cache=True, nogil=True)
     def run(functions, parameters, kernel, coordinates, chains, first_transition, thin, out):
-        """Advance chains, their states, evaluations and keys, one after the other, each into its part of ``out``."""
+        """Advance chains, their states, evaluations and keys, one after the other, each into its rows of ``out``."""
         sources  # noqa: B018
-        states, gradients, keys = chains
+        states, evaluations, keys = chains
         for i in range(len(states)):
-            chain = (states[i], gradients[i], keys[i])
+            chain = (states[i], evaluations[i], keys[i])
             chain_out = Chunk(
-                out.position[i], out.gradient[i], out.lp[i], out.accept[i], out.n_grad[i], out.unstable[i],
+                out.position[i], out.evaluation[i], out.lp[i], out.accept[i], out.n_grad[i], out.unstable[i],
                 out.refined[i], out.model_failures[i], out.state[i],
             )  # fmt: skip
             run_one(functions, parameters, kernel, coordinates, chain, first_transition, thin, chain_out)

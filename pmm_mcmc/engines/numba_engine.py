@@ -11,7 +11,8 @@ import numpy as np
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Ensemble, Parameters, evaluated_at
+from pmm_mcmc.engines.contract import Chunk, Parameters, evaluated_at
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_chain import evaluate, run
 from pmm_mcmc.engines.numba_step import Functions
 from pmm_mcmc.langevin.methods import GHMC, Kernel, Scheme
@@ -68,9 +69,9 @@ class NumbaEngine:
             density.d,
             Functions(
                 density.function("joint"),
-                lambda sites: density.table("joint", sites),
+                lambda density_parameters: density.table("joint", density_parameters),
                 density.function(midpoint_function),
-                lambda sites: density.table(midpoint_function, sites),
+                lambda density_parameters: density.table(midpoint_function, density_parameters),
             ),
             threads,
             density.structure,
@@ -86,17 +87,17 @@ class NumbaEngine:
         """Evaluate at the positions of states ``(..., 4 d + 2)``: see :class:`pmm_mcmc.engines.contract.Engine`."""
         self._check_size(state)
         if state.ndim == 1:
-            table = self._functions.joint_table(coordinates.sites)
-            kind = self.kernel.dynamics
-            return evaluate(self._functions.joint, table, kind, _for_loop(coordinates), state, self.width)
-        gradient = np.empty((*state.shape[:-1], self.width))
+            table = self._functions.joint_table(coordinates.density_parameters)
+            dynamics = self.kernel.dynamics
+            return evaluate(self._functions.joint, table, dynamics, _for_loop(coordinates), state, self.width)
+        evaluation = np.empty((*state.shape[:-1], self.width))
         for index in np.ndindex(*state.shape[:-1]):
-            gradient[index] = self.evaluate(coordinates, state[index])
-        return gradient
+            evaluation[index] = self.evaluate(coordinates, state[index])
+        return evaluation
 
-    def gradient_at(self, position: np.ndarray, sites: np.ndarray | None = None) -> np.ndarray:
-        """Return gradients at positions ``z`` ``(..., d)`` for given sites; NaN where a value is not finite."""
-        lp, evaluation = evaluated_at(self.evaluate, position, sites)
+    def gradient_at(self, position: np.ndarray, density_parameters: np.ndarray | None = None) -> np.ndarray:
+        """Return gradients at positions ``z`` ``(..., d)``; NaN where a value is not finite."""
+        lp, evaluation = evaluated_at(self.evaluate, position, density_parameters)
         return np.where(np.isfinite(lp)[..., None], evaluation[..., : self.d], np.nan)
 
     def run(
@@ -105,7 +106,7 @@ class NumbaEngine:
         """Advance one chain, arrays without a leading axis: :meth:`advance`, with its state after each draw."""
         self._check_size(chain.state)
         out = Chunk.empty((1, rows), self.d, self.width, rows)
-        one = Ensemble(chain.state[None], chain.gradient[None], chain.keys[None], chain.transition)
+        one = Ensemble(chain.state[None], chain.evaluation[None], chain.keys[None], chain.transition)
         self._runner(setting, thin, tolerance)(one, out)
         return Chunk(*(array[0] for array in out))
 
@@ -120,14 +121,14 @@ class NumbaEngine:
         size = max(1, -(-count // (_SLICES * self.threads))) if self.threads > 1 else count
         slices = [slice(i, i + size) for i in range(0, count, size)]
 
-        def some(chain_slice: slice) -> None:
-            runner(chains.part(chain_slice), Chunk(*(array[chain_slice] for array in out)))
+        def advance_slice(chain_slice: slice) -> None:
+            runner(chains.subset(chain_slice), Chunk(*(array[chain_slice] for array in out)))
 
         if len(slices) == 1:
-            some(slices[0])
+            advance_slice(slices[0])
         else:
             with ThreadPoolExecutor(min(self.threads, len(slices))) as pool:
-                list(pool.map(some, slices))
+                list(pool.map(advance_slice, slices))
         return out
 
     def _check_size(self, state: np.ndarray) -> None:
@@ -141,13 +142,13 @@ class NumbaEngine:
         parameters = Parameters.of(kernel, setting, self.d, tolerance)
         coordinates = _for_loop(setting.coordinates)
         joint, joint_table, midpoint, midpoint_table = self._functions
-        sites = setting.coordinates.sites
-        of_joint = joint, joint_table(sites)
-        of_midpoint = of_joint if kernel.scheme == Scheme.RECYCLED else (midpoint, midpoint_table(sites))
+        density_parameters = setting.coordinates.density_parameters
+        of_joint = joint, joint_table(density_parameters)
+        of_midpoint = of_joint if kernel.scheme == Scheme.RECYCLED else (midpoint, midpoint_table(density_parameters))
         functions = Functions(*of_joint, *of_midpoint)
 
         def runner(chains: Ensemble, out: Chunk) -> None:
-            arrays = chains.state, chains.gradient, chains.keys
+            arrays = chains.state, chains.evaluation, chains.keys
             run(functions, parameters, kernel, coordinates, arrays, chains.transition, thin, out)
 
         return runner

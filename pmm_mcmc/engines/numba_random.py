@@ -22,6 +22,7 @@ _AREA = _TAIL * math.exp(-0.5 * _TAIL**2) + math.sqrt(0.5 * math.pi) * math.erfc
 
 
 def _ziggurat_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return of each layer the scale of 52 bits, below which of them a draw is inside, and the density at its edge."""
     edges = np.empty(_LAYERS)
     edges[-1] = _TAIL
     for i in range(_LAYERS - 2, 0, -1):
@@ -42,9 +43,10 @@ def _ziggurat_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 _SCALE, _INSIDE, _DENSITY = _ziggurat_tables()
 
 
-# One round of SFC64: state (a, b, c, counter) to (output, a, b, c, counter), as scalars to be kept in registers.
+# Scalars, which are kept in registers.
 @numba.njit(inline="always")
 def _round(a, b, c, counter):
+    """Return the output of a round of SFC64 and the state after it."""
     out = a + b + counter
     rotated = (c << np.uint64(24)) | (c >> np.uint64(40))
     return out, b ^ (b >> np.uint64(11)), c + (c << np.uint64(3)), rotated + out, counter + np.uint64(1)
@@ -74,7 +76,7 @@ def uniform(state):
 
 @numba.njit
 def _outside(state, layer, bits, x):
-    # One draw in a hundred lies outside the rectangle of its layer: in the tail, in the wedge, or NaN to try again.
+    """Return a draw outside the rectangle of its layer, as one in a hundred is; NaN to try again."""
     if layer == 0:
         while True:
             xx = -math.log1p(-uniform(state)) / _TAIL

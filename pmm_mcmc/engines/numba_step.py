@@ -21,12 +21,12 @@ from pmm_mcmc.langevin.transitions import (
     build_gain,
     build_limits,
     end,
-    energy_ahead,
-    fall,
+    gradient_change,
     interpolate,
     interpolate_velocity,
     noise,
     path,
+    potential_rise,
 )
 
 __all__ = [
@@ -44,7 +44,7 @@ _curvature = inner(build_limits(np, select).curvature)
 class Functions(NamedTuple):
     """The model's C functions at end points and at midpoints, each with the address table of its data.
 
-    An engine has in place of the tables functions of the sites that return them, called before every run.
+    An engine has functions in place of the tables: of the density's parameters, called before every run.
     """
 
     joint: Any
@@ -74,11 +74,11 @@ class NoisePath(NamedTuple):
 
 
 @inner
-def flow(kind, h, friction):
+def flow(dynamics, h, friction):
     """Return the flow of a dynamics over a time."""
-    if kind == OVERDAMPED:
+    if dynamics == OVERDAMPED:
         return _overdamped(h, friction)
-    if kind == HARMONIC:
+    if dynamics == HARMONIC:
         return _harmonic(h, friction)
     return _underdamped(h, friction)
 
@@ -122,13 +122,13 @@ def place(coordinates, y, z):
 
 
 @inner
-def drift(function, table, kind, y, coordinates, scratch, gradient, b):
-    """Return the log density at whitened ``y``, NaN where not finite; fill ``gradient`` (the evaluation) and ``b``."""
+def drift(function, table, dynamics, y, coordinates, scratch, evaluation, b):
+    """Return the log density at whitened ``y``, NaN where not finite; fill ``evaluation`` and the drift ``b``."""
     scale = coordinates[1]
     z, slope = scratch
     place(coordinates, y, z)
-    lp = function(z.ctypes, gradient.ctypes, table.ctypes, y.size)
-    copy(gradient, slope)
+    lp = function(z.ctypes, evaluation.ctypes, table.ctypes, y.size)
+    copy(evaluation, slope)
     total = lp
     if len(scale) == 1:
         for j in range(y.size):
@@ -141,13 +141,13 @@ def drift(function, table, kind, y, coordinates, scratch, gradient, b):
         np.dot(scale.T, slope, b)
     for j in range(y.size):
         total += b[j]
-        if kind == HARMONIC:
+        if dynamics == HARMONIC:
             b[j] += y[j]
     return lp if math.isfinite(total) else math.nan
 
 
 @inner
-def _extend(random, remaining, kind, friction, gap, length, noise_path):
+def _extend(random, remaining, dynamics, friction, gap, length, noise_path):
     """Draw the noise over a gap of some ``length`` and extend the noise path of the step by it, in place.
 
     ``remaining`` is the time to the end of a path whose noise is known; 0 where nothing is known.
@@ -168,8 +168,8 @@ def _extend(random, remaining, kind, friction, gap, length, noise_path):
         return
     copy(w, gap_normals)
     fill_normals(stream, normals)
-    beyond = flow(kind, time_beyond, friction)
-    gain = _gain(gap, beyond, flow(kind, remaining, friction))
+    beyond = flow(dynamics, time_beyond, friction)
+    gain = _gain(gap, beyond, flow(dynamics, remaining, friction))
     for j in range(d):
         nu, nv = noise(gap_normals[j], gap_normals[d + j], gap)
         after_u, after_v = noise(w[j], w[d + j], beyond)
@@ -194,9 +194,10 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal
     proposal
         Arrays for the new position, velocity, base drift, evaluation and evaluated point.
     random
-        Stream, normals to fill, these as ``(2 d,)`` for position and velocity, and a second array of that shape.
+        Stream of random numbers, normals to fill, these as ``(2 d,)`` for position and velocity (overdamped: zeros for
+        one of them), and a second array of that shape.
     work
-        Arrays of length ``d``, and a pair of them.
+        Arrays ``(d,)`` to compute in: corrections of position and velocity, velocity at the midpoint, and a pair.
 
     Returns
     -------
@@ -205,16 +206,16 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal
     """
     joint, joint_table, midpoint, midpoint_table = functions
     _, friction, K, _, _, _, tolerance = parameters
-    scheme, kind, option, offset, power = kernel
+    scheme, dynamics, option, offset, power = kernel
     step, remaining, threshold, steepest, step_flow, cell_flow = lengths
     u, v, b, evaluated, lp = begin
-    u_new, v_new, new_b, new_gradient, y = proposal
+    u_new, v_new, new_b, new_evaluation, y = proposal
     mu, mv, _, _ = noise_path
     cu, cv, v_mid, scratch = work
     stream = random[0]
     d = u.size
-    has_velocity = kind != OVERDAMPED
-    stiffness = 1.0 if kind == HARMONIC else 0.0
+    has_velocity = dynamics != OVERDAMPED
+    stiffness = 1.0 if dynamics == HARMONIC else 0.0
     base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0
     # Noise path, midpoints and their corrections, in order of time (steps 1 to 4).
     mu[:] = 0.0
@@ -243,23 +244,23 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal
                     break
             time = step * (cell + offset) / K
         if time > 0.0:
-            gap = flow(kind, time - reached, friction)
-            flow_to_midpoint = flow(kind, time, friction)
+            gap = flow(dynamics, time - reached, friction)
+            flow_to_midpoint = flow(dynamics, time, friction)
             left = remaining - reached if remaining > 0.0 else 0.0
-            _extend(random, left, kind, friction, gap, time - reached, noise_path)
+            _extend(random, left, dynamics, friction, gap, time - reached, noise_path)
             if finite:
                 for j in range(d):
                     y[j] = interpolate(u[j], v[j], b[j], mu[j], flow_to_midpoint)
                     v_mid[j] = interpolate_velocity(u[j], v[j], b[j], mv[j], flow_to_midpoint)
-                lp_mid = drift(midpoint, midpoint_table, kind, y, coordinates, scratch, new_gradient, new_b)
+                lp_mid = drift(midpoint, midpoint_table, dynamics, y, coordinates, scratch, new_evaluation, new_b)
                 # After a non-finite value no more gradients are needed, but the noise path still is.
                 finite = not math.isnan(lp_mid)
                 n_grad += 1
                 if scheme == Scheme.CELLS:
-                    flow_to_end = flow(kind, step * (K - 1 - cell) / K, friction)
+                    flow_to_end = flow(dynamics, step * (K - 1 - cell) / K, friction)
                     wu, wv = cell_weight(flow_to_end, cell_flow, inverse_probability(cell, K, power))
                 else:
-                    flow_to_end = flow(kind, step - time, friction)
+                    flow_to_end = flow(dynamics, step - time, friction)
                     wu, wv = continuous_weight(flow_to_end, step, has_velocity)
                 change_square = 0.0
                 shift_square = 0.0
@@ -268,7 +269,7 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal
                     cu[j] += wu * (new_b[j] - base * b[j])
                     cv[j] += wv * (new_b[j] - base * b[j])
                     shift = y[j] - evaluated[j]
-                    change = fall(y[j], evaluated[j], new_b[j], b[j], stiffness)
+                    change = gradient_change(y[j], evaluated[j], new_b[j], b[j], stiffness)
                     change_square += change * change
                     shift_square += shift * shift
                     product += change * shift
@@ -277,9 +278,9 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal
             reached = time
 
     # End point (step 5); the randomised midpoint method omits the drift at the start.
-    gap = flow(kind, step - reached, friction)
+    gap = flow(dynamics, step - reached, friction)
     left = remaining - reached if remaining > 0.0 else 0.0
-    _extend(random, left, kind, friction, gap, step - reached, noise_path)
+    _extend(random, left, dynamics, friction, gap, step - reached, noise_path)
     if not finite:
         return False, _is_near(y, u, threshold), lp_mid, n_grad
     for j in range(d):
@@ -287,7 +288,7 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal
     if scheme == Scheme.RECYCLED:
         lp_new = lp_mid
     else:
-        lp_new = drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
+        lp_new = drift(joint, joint_table, dynamics, u_new, coordinates, scratch, new_evaluation, new_b)
         n_grad += 1
         if math.isnan(lp_new):
             return False, _is_near(u_new, u, threshold), lp_new, n_grad
@@ -296,12 +297,12 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal
     rise = lp - lp_new
     motion = 0.0
     for j in range(d):
-        kinetic = v_new[j]
+        velocity = v_new[j]
         if scheme == Scheme.RECYCLED:
-            kinetic = v_mid[j]
-            rise -= energy_ahead(u[j], evaluated[j], b[j], stiffness)
-        rise += 0.5 * (kinetic * kinetic - v[j] * v[j])
-        motion += 0.5 * (kinetic * kinetic + v[j] * v[j])
+            velocity = v_mid[j]
+            rise -= potential_rise(u[j], evaluated[j], b[j], stiffness)
+        rise += 0.5 * (velocity * velocity - v[j] * v[j])
+        motion += 0.5 * (velocity * velocity + v[j] * v[j])
         finite = finite and math.isfinite(u_new[j] + v_new[j])
     if scheme != Scheme.RECYCLED:
         copy(u_new, y)

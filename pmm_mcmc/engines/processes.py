@@ -161,6 +161,7 @@ class Processes:
             raise
 
     def _exchanged(self, data: bytes) -> list[bytes]:
+        """Return the bytes of all processes, or raise if one has failed."""
         if self.count == 1:
             return [data]
         try:
@@ -174,6 +175,7 @@ class Processes:
 
 
 def _through_jax(data: bytes) -> list[bytes]:
+    """Exchange bytes with all processes of ``jax.distributed``."""
     from jax.experimental.multihost_utils import process_allgather
 
     # Arrays of bytes: JAX would round others to its precision.

@@ -55,6 +55,7 @@ _INVERSES = (0.0, *(1.0 / n for n in range(1, _HARMONIC_TERMS + 2)))
 
 @register_jitable
 def _horner(x, coefficients):
+    """Return a polynomial at ``x``, from its coefficients with the constant first."""
     total = 0.0 * x
     for n in range(len(coefficients) - 1, -1, -1):
         total = total * x + coefficients[n]
@@ -69,8 +70,12 @@ def select(condition: Any, a: Any, b: Any) -> Any:
 
 @register_jitable
 def _harmonic_series(h, friction):
-    # Taylor terms of a_uv, a_vv (a linear ODE) and of their products p = a_uv^2, q = a_uv a_vv, r = a_vv^2, whose
-    # integrals are the variances of the noise: this avoids the cancellation in 1 - a_uu^2 - a_uv^2.
+    """Return ``a_uv``, ``a_vv``, ``1 - a_uu`` and the variances of position and velocity, for a short time.
+
+    ``s`` and ``c`` are Taylor terms of ``a_uv`` and ``a_vv`` (a linear ODE), ``p``, ``q`` and ``r`` those of their
+    products ``a_uv^2``, ``a_uv a_vv`` and ``a_vv^2``.  The variances of the noise are integrals of these, without the
+    cancellation in ``1 - a_uu^2 - a_uv^2``.
+    """
     s = 0.0 * h
     c = 1.0 + 0.0 * h
     p = 0.0 * h
@@ -104,7 +109,10 @@ def _build_harmonic(xp: Any, where: Callable[..., Any]) -> Callable[..., Flow]:
 
     @register_jitable
     def harmonic_closed(h, friction):
-        # exp(-friction h / 2) times cos, sin(w h)/w, or their hyperbolic forms, or the critical limit
+        """Return the same by the closed form: ``cos(w h)`` and ``sin(w h) / w``, damped, or their hyperbolic forms.
+
+        ``disc`` is ``w^2``; near 0, where friction is critical, power series take over.
+        """
         half = 0.5 * friction
         disc = 1.0 - half * half
         z2 = disc * h * h
@@ -174,12 +182,12 @@ def build_flows(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
 
     @register_jitable
     def phi1(x):
-        # (1 - exp(-x)) / x
+        """Return ``(1 - exp(-x)) / x``."""
         return where(x > 0.0, -xp.expm1(-x) / where(x > 0.0, x, 1.0), 1.0)
 
     @register_jitable
     def phi2(x):
-        # (x - 1 + exp(-x)) / x^2
+        """Return ``(x - 1 + exp(-x)) / x^2``."""
         large = where(x > _SERIES_BELOW, x, 1.0)
         return where(
             x > _SERIES_BELOW,
@@ -189,7 +197,7 @@ def build_flows(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
 
     @register_jitable
     def psi3(x):
-        # (x - 2 (1 - exp(-x)) + (1 - exp(-2 x)) / 2) / x^3
+        """Return ``(x - 2 (1 - exp(-x)) + (1 - exp(-2 x)) / 2) / x^3``."""
         large = where(x > _SERIES_BELOW, x, 1.0)
         return where(
             x > _SERIES_BELOW,

@@ -1,7 +1,7 @@
 r"""The exact stationary law of every unadjusted method on a Gaussian.
 
-On the potential ``curvature * y^2 / 2`` a step with given midpoints is linear in the state and in the noise.  With
-``M`` acting on the state and ``N`` on the noise, the stationary covariance solves
+On the potential ``curvature * y^2 / 2`` a step with given midpoints is a linear map of the state and of standard normal
+noise.  With ``M`` acting on the state and ``N`` on the noise, the stationary covariance solves
 
 .. math:: S = E[M S M^T] + E[N N^T],
 
@@ -25,12 +25,13 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 
 def _flow(kernel: Kernel, h: float | np.ndarray, friction: float):
+    """Return the flow of a method's dynamics over a time."""
     name = ("overdamped", "underdamped", "harmonic")[kernel.dynamics]
     return getattr(flows, name)(h, friction)
 
 
 def _matrices(flow):
-    """Return the matrices A, G and a root of the noise: shapes ``(..., 2, 2)``, ``(..., 2)``, ``(..., 2, 2)``."""
+    """Return a flow as matrices: ``A`` ``(..., 2, 2)``, ``G`` ``(..., 2)`` and a root of the noise ``(..., 2, 2)``."""
     zero = np.zeros_like(flow.a_uu)
     a = np.array([[flow.a_uu, flow.a_uv], [flow.a_vu, flow.a_vv]], dtype=float)
     root = np.array([[flow.n_uv, flow.n_uu], [flow.n_vv, zero]], dtype=float)
@@ -38,8 +39,14 @@ def _matrices(flow):
     return np.moveaxis(a, (0, 1), (-2, -1)), np.moveaxis(g, 0, -1), np.moveaxis(root, (0, 1), (-2, -1))
 
 
-def _cells(kernel, alpha, friction, K, curvature):
-    """Return the maps from (u, v, noise of all cells) to the new state, with their probabilities or variances."""
+def _maps_of_cells(kernel, alpha, friction, K, curvature):
+    """Return maps from state and noises to the new state, for midpoints in cells, as pairs with their weights.
+
+    Under Option 2 there is a map for each marked cell, and its weight is the cell's probability.  Under Option 1, where
+    cells are marked independently, there are the mean map and the correction by each cell with the variance of its
+    mark.
+    The noise has two normals for each cell, or each half of one where midpoints lie in the centre.
+    """
     fine = K * (2 if kernel.offset else 1)
     a, _, root = _matrices(_flow(kernel, alpha / fine, friction))
     path = np.zeros((2, 2 + 2 * fine))
@@ -64,20 +71,23 @@ def _cells(kernel, alpha, friction, K, curvature):
     frozen = a @ state + np.outer(g, drift) + path
     if kernel.option == 2:
         return [(share, frozen + correction) for share, correction in zip(shares, corrections, strict=True)]
-    # Independent marks: the mean map, and each correction with the variance of its mark.
     mean = frozen + corrections.sum(axis=0) / K
     return [(1.0, mean), *((1.0 / K - 1.0 / K**2, correction) for correction in corrections)]
 
 
-def _one_uniform_midpoint(kernel, alpha, friction, curvature):
-    """Return the maps from state and noises to the new state, for the continuous law and the recycled scheme."""
+def _maps_of_one_midpoint(kernel, alpha, friction, curvature):
+    """Return maps from state and noises to the new state, for a midpoint anywhere in the step, as pairs with weights.
+
+    There is a map for each quadrature node of the midpoint's time.  In the recycled scheme the previous midpoint, with
+    its drift, is part of the state.
+    """
     recycled = kernel.scheme == Scheme.RECYCLED
     n = 3 if recycled else 2
-    slope = curvature - 1.0 if kernel.dynamics == HARMONIC else curvature
+    remainder = curvature - 1.0 if kernel.dynamics == HARMONIC else curvature  # of the curvature that the flow leaves
     state = np.eye(2, n + 4)
     drift = np.zeros(n + 4)
-    drift[2 if recycled else 0] = -slope
-    step, midpoint, remaining, shares, w = _at_nodes(kernel, float(alpha), float(friction))
+    drift[2 if recycled else 0] = -remainder
+    step, midpoint, remaining, shares, weight = _at_nodes(kernel, float(alpha), float(friction))
     a, g, _ = step
     a_mid, g_mid, root_mid = midpoint
     a_remaining, _, root_remaining = remaining
@@ -88,7 +98,7 @@ def _one_uniform_midpoint(kernel, alpha, friction, curvature):
     path = a_remaining @ path
     path[:, :, n + 2 :] += root_remaining
     base = np.zeros_like(drift) if kernel.scheme == Scheme.CONTINUOUS else drift
-    new = a @ state + np.outer(g, base) + path + w[:, :, None] * (-slope * position - base)[:, None, :]
+    new = a @ state + np.outer(g, base) + path + weight[:, :, None] * (-remainder * position - base)[:, None, :]
     if recycled:
         new = np.concatenate([new, position[:, None, :]], axis=1)
     return list(zip(shares, new, strict=True))
@@ -96,8 +106,11 @@ def _one_uniform_midpoint(kernel, alpha, friction, curvature):
 
 @functools.lru_cache(maxsize=64)
 def _at_nodes(kernel, alpha, friction):
-    """Return the matrices of a step at the quadrature nodes of its midpoint; they do not depend on the curvature."""
-    fraction, shares, inverse = _law(kernel.power)
+    """Return the flows over a step, to its midpoint and from it, probabilities and the midpoint's weights.
+
+    They are those at the quadrature nodes of the midpoint's time, and do not depend on the curvature.
+    """
+    fraction, shares, inverse = _quadrature(kernel.power)
     step = _flow(kernel, alpha, friction)
     time = fraction * alpha
     midpoint = _flow(kernel, time, friction)
@@ -106,8 +119,8 @@ def _at_nodes(kernel, alpha, friction):
     return _matrices(step), _matrices(midpoint), _matrices(remaining), shares, inverse[:, None] * w
 
 
-def _law(power: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return quadrature nodes for the law of one midpoint on (0, 1), their weights and the inverse density there."""
+def _quadrature(power: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return quadrature nodes for the time of one midpoint in (0, 1), probabilities and the inverse density there."""
     fraction = 0.5 * (1.0 + _NODES)
     shares = 0.5 * _WEIGHTS
     if power == 0.0:
@@ -127,8 +140,8 @@ def step_maps(kernel: Kernel, step_size: float, friction: float, K: int) -> list
         a, _, root = _matrices(_flow(kernel, 0.5 * step_size * (1.0 + _NODES), friction))
         return list(np.concatenate([a, root], axis=2))
     if kernel.scheme == Scheme.CONTINUOUS:
-        return [step for _, step in _one_uniform_midpoint(kernel, step_size, friction, 1.0)]
-    return [step for _, step in _cells(kernel._replace(option=2), step_size, friction, K, 1.0)]
+        return [step for _, step in _maps_of_one_midpoint(kernel, step_size, friction, 1.0)]
+    return [step for _, step in _maps_of_cells(kernel._replace(option=2), step_size, friction, K, 1.0)]
 
 
 def stationary_covariance(
@@ -156,9 +169,9 @@ def stationary_covariance(
     if K is None and kernel.option == 1:
         raise ValueError("Option 1 has no limit here: give K")
     if kernel.scheme == Scheme.CELLS and K is not None:
-        maps = _cells(kernel, step_size, friction, K, curvature)
+        maps = _maps_of_cells(kernel, step_size, friction, K, curvature)
     else:
-        maps = _one_uniform_midpoint(kernel, step_size, friction, curvature)
+        maps = _maps_of_one_midpoint(kernel, step_size, friction, curvature)
     n = maps[0][1].shape[0]
     weights = np.array([p for p, _ in maps])
     matrices = np.stack([m for _, m in maps])

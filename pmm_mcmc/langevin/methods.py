@@ -23,10 +23,10 @@ class Scheme(enum.IntEnum):
 class Kernel(NamedTuple):
     """A method as plain numbers, for the engines."""
 
-    scheme: int
-    dynamics: int
-    option: int
-    offset: float
+    scheme: int  # a member of Scheme
+    dynamics: int  # OVERDAMPED, UNDERDAMPED or HARMONIC
+    option: int  # of the paper: cells marked independently of each other (1), or exactly one (2)
+    offset: float  # of a midpoint within its cell: 0, or 1/2 on the centred grid
     power: float = 0.0  # of the importance law of the marked cell: see pmm_mcmc.langevin.midpoints
 
     @property

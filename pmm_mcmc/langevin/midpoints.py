@@ -26,11 +26,10 @@ from numba.extending import register_jitable
 from pmm_mcmc.langevin.flows import Flow, select
 
 __all__ = [
-    "LATE",
+    "IMPORTANCE_POWER",
     "build_cells",
     "cell_weight",
     "continuous_weight",
-    "expected_gradients",
     "inverse_probability",
     "next_cell",
     "one_cell",
@@ -38,7 +37,7 @@ __all__ = [
 
 # Power of the importance law.  Higher powers reduce the variance of long steps further, but make short steps less
 # accurate: they lose a cancellation of variance errors that the uniform law has.
-LATE = 0.25
+IMPORTANCE_POWER = 0.25
 
 
 def build_cells(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
@@ -54,13 +53,13 @@ def build_cells(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
 
     @register_jitable
     def one_cell(uniform, K, power):
-        # Option 2: the marked cell, from one uniform number.
+        """Return the marked cell of Option 2 from a uniform number."""
         fraction = uniform if power == 0.0 else uniform ** (1.0 / (1.0 + power))
         return xp.minimum(xp.floor(fraction * K), K - 1.0)
 
     @register_jitable
     def next_cell(cell, uniform, K):
-        # Option 1: the next marked cell after ``cell`` (start with -1); K or more means none.
+        """Return the next marked cell of Option 1 after ``cell`` (-1 at first); K or more if there is none."""
         # The gap is geometric with success probability 1 / K; a single cell is always marked.
         missed = xp.log1p(-where(K > 1, 1.0 / K, 0.5))
         gap = xp.floor(xp.minimum(xp.log1p(-uniform) / missed, 1.0 * K))
@@ -101,12 +100,3 @@ def continuous_weight(remaining: Flow, alpha: Any, has_velocity: Any) -> tuple[A
     if has_velocity:
         return alpha * remaining.a_uv, alpha * remaining.a_vv
     return alpha * remaining.a_uu, 0.0 * alpha
-
-
-def expected_gradients(K: int, grid: str, power: float = 0.0) -> float:
-    """Return the expected gradients of one step of the two-gradient scheme, under either option.
-
-    They are one at the start of the step and one in each marked cell, of which there is one on average.  On the left
-    grid a marked first cell (probability ``1 / K``, or less under the importance law) needs no gradient of its own.
-    """
-    return 2.0 - 1.0 / inverse_probability(0.0, K, power) if grid == "left" else 2.0

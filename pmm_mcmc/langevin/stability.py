@@ -23,10 +23,11 @@ __all__ = ["FALSE_ALARM", "SOUND", "guard_threshold", "steepest_curvature"]
 
 FALSE_ALARM = 1e-8  # probability, by Chernoff's bound, that a good step on a Gaussian is refused
 _ALLOWANCE = 5.0  # energy allowed in addition, since posteriors are not Gaussian
-# All coordinates share the earlier midpoints, which shaped the state at the start of a step: in d = 3000 the randomised
-# midpoint method at step 0.965 exceeded 1.5 times the bound 3 times in 5,000 steps, 1.8 times it never.
-_MEMORY = 1.25
-_MEMORY_OF_ONE = 1.8
+# Factors of the bound: all coordinates share the earlier midpoints, which shaped the state at the start of a step.
+# In d = 3000 the randomised midpoint method at step 0.965 exceeded 1.5 times the bound 3 times in 5,000 steps, and
+# never 1.8 times it.
+_MARGIN = 1.25
+_MARGIN_OF_RLMC = 1.8
 # Share of the curvature at which the stationary law ceases to exist.  There the variances of the two-gradient methods
 # are 10 to 40 % too large; the largest curvature that warm-up tunes a step for is at most three quarters of it.
 SOUND = 0.6
@@ -42,6 +43,7 @@ def guard_threshold(kernel: Kernel, step_size: float, friction: float, K: int, d
 
 @functools.lru_cache(maxsize=4096)
 def _threshold(kernel: Kernel, step_size: float, friction: float, K: int, d: int) -> float:
+    """Return the threshold of the module's docstring."""
     if kernel.adjusted or d == 0:
         return np.inf  # the Metropolis test rejects such steps
     worst = 0.0
@@ -53,7 +55,7 @@ def _threshold(kernel: Kernel, step_size: float, friction: float, K: int, d: int
         with np.errstate(over="ignore", invalid="ignore"):
             bound = -0.5 * d * np.log1p(-2.0 * slope[:, None] * rise).sum(axis=1)
             worst = max(worst, float(np.nanmin((bound - np.log(FALSE_ALARM)) / slope)))
-    return worst * (_MEMORY_OF_ONE if kernel.scheme == Scheme.CONTINUOUS else _MEMORY) + _ALLOWANCE
+    return worst * (_MARGIN_OF_RLMC if kernel.scheme == Scheme.CONTINUOUS else _MARGIN) + _ALLOWANCE
 
 
 def steepest_curvature(kernel: Kernel, step_size: float, friction: float, K: int) -> float:
@@ -70,6 +72,7 @@ def steepest_curvature(kernel: Kernel, step_size: float, friction: float, K: int
 
 @functools.lru_cache(maxsize=4096)
 def _steepest(kernel: Kernel, step_size: float, friction: float, K: int | None) -> float:
+    """Return the largest curvature with a stationary law, by bisection of its logarithm."""
     if kernel.adjusted:
         return np.inf
     offset = float(kernel.dynamics == HARMONIC)

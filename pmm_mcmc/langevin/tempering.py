@@ -36,8 +36,8 @@ def swap_log_ratio(betas: np.ndarray, log_ratio: np.ndarray) -> np.ndarray:
 
     A reference may be drawn where the target's density is 0: there ``l`` is minus infinity, and nothing is swapped.
     """
-    colder = np.where(np.isfinite(log_ratio[..., 1:]), log_ratio[..., 1:], 0.0)
-    return np.where(np.isfinite(log_ratio[..., 1:]), np.diff(betas) * (log_ratio[..., :-1] - colder), 0.0)
+    next_log_ratio = np.where(np.isfinite(log_ratio[..., 1:]), log_ratio[..., 1:], 0.0)
+    return np.where(np.isfinite(log_ratio[..., 1:]), np.diff(betas) * (log_ratio[..., :-1] - next_log_ratio), 0.0)
 
 
 def expected_rejections(betas: np.ndarray, log_ratio: list[np.ndarray]) -> np.ndarray:

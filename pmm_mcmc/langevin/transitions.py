@@ -39,15 +39,15 @@ __all__ = [
     "build_gain",
     "build_limits",
     "end",
-    "energy_ahead",
-    "fall",
     "far_below",
+    "gradient_change",
     "harmonic_log_ratio",
     "interpolate",
     "interpolate_velocity",
     "kick",
     "noise",
     "path",
+    "potential_rise",
     "refreshed",
 ]
 
@@ -238,7 +238,7 @@ def far_below(ratio: Any, persistent: Any) -> Any:
 
 
 @register_jitable
-def energy_ahead(u: Any, evaluated: Any, b: Any, stiffness: Any) -> Any:
+def potential_rise(u: Any, evaluated: Any, b: Any, stiffness: Any) -> Any:
     r"""Return the rise of the potential from the evaluated point to ``u``, to second order, for one coordinate.
 
     ``b`` is the base drift at the evaluated point: minus the gradient of the potential, plus :math:`k u` for a flow
@@ -249,8 +249,8 @@ def energy_ahead(u: Any, evaluated: Any, b: Any, stiffness: Any) -> Any:
 
 
 @register_jitable
-def fall(y: Any, evaluated: Any, b_mid: Any, b: Any, stiffness: Any) -> Any:
-    """Return the change of the potential's gradient from the evaluated point to a midpoint (:func:`energy_ahead`)."""
+def gradient_change(y: Any, evaluated: Any, b_mid: Any, b: Any, stiffness: Any) -> Any:
+    """Return the change of the potential's gradient from the evaluated point to a midpoint (:func:`potential_rise`)."""
     return stiffness * (y - evaluated) - (b_mid - b)
 
 

@@ -1,7 +1,7 @@
 r"""The structure of a log density that is a C function: children whose location and scale are functions of one parent.
 
-The map is that of :mod:`pmm_mcmc.coordinates.site`, and sites are learnt as for a PyMC model.  Location and scale of
-an element are :math:`c + f v^p`, where ``v`` is the parent on its own scale: the coordinate ``t`` itself,
+The map is that of :mod:`pmm_mcmc.coordinates.elementwise`, learnt as for a PyMC model.  Location and scale of an
+element are :math:`c + f v^p`, where ``v`` is the parent on its own scale: the coordinate ``t`` itself,
 ``low + exp(t)``, ``high - exp(t)`` or a value between two bounds.  All of it is data of one compiled function, so that
 nothing is compiled for another model.
 """
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import carray, cfunc, njit
 
-from pmm_mcmc.coordinates.site import elementwise
+from pmm_mcmc.coordinates.elementwise import elementwise
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.c_function import CFunction, call_function
 from pmm_mcmc.model.children import described
@@ -90,27 +90,27 @@ def _value_and_slope(coordinate, numbers, x):
 
 
 @njit(cache=True, error_model="numpy")
-def _place(z, coordinates, parents, numbers, sites, x):
+def _place(z, coordinates, parents, numbers, noncentring, x):
     """Fill ``x`` with the model's position at ``z``; return the log determinant."""
     x[:] = z
     log_det = 0.0
     for e in range(len(coordinates)):
         mu, _ = _value_and_slope(parents[e, 0], numbers[e, 0], x)
         L, _ = _value_and_slope(parents[e, 1], numbers[e, 1], x)
-        pull, B = _elementwise(mu, L, sites[e, 0], sites[e, 1])
+        pull, B = _elementwise(mu, L, noncentring[e, 0], noncentring[e, 1])
         x[coordinates[e]] = mu + L * (pull / B + z[coordinates[e]] / np.sqrt(B))
         log_det += np.log(np.abs(L)) - 0.5 * np.log(B)
     return log_det
 
 
 @njit(cache=True, error_model="numpy")
-def _pull_back(z, x, coordinates, parents, numbers, sites, slope):
+def _pull_back(z, x, coordinates, parents, numbers, noncentring, slope):
     """Turn the gradient by ``x`` in ``slope`` into that of the log density of ``z``."""
     for e in range(len(coordinates) - 1, -1, -1):
         mu, of_location = _value_and_slope(parents[e, 0], numbers[e, 0], x)
         L, of_scale = _value_and_slope(parents[e, 1], numbers[e, 1], x)
-        h = sites[e, 1]
-        pull, B = _elementwise(mu, L, sites[e, 0], h)
+        h = noncentring[e, 1]
+        pull, B = _elementwise(mu, L, noncentring[e, 0], h)
         by_x = slope[coordinates[e]]
         # x = mu + L (pull / B + z / sqrt(B)), with pull = L (a - h mu) and B = 1 + L^2 h.
         if parents[e, 0] >= 0:
@@ -133,12 +133,12 @@ def _locations_and_scales(p, parents, numbers):
 
 
 @njit(cache=True, error_model="numpy")
-def _pull_many(z, gradient, coordinates, parents, numbers, sites):
+def _pull_many(z, gradient, coordinates, parents, numbers, noncentring):
     x = np.empty_like(z)
     slope = gradient.copy()
     for i in range(len(z)):
-        _place(z[i], coordinates, parents, numbers, sites, x[i])
-        _pull_back(z[i], x[i], coordinates, parents, numbers, sites, slope[i])
+        _place(z[i], coordinates, parents, numbers, noncentring, x[i])
+        _pull_back(z[i], x[i], coordinates, parents, numbers, noncentring, slope[i])
     return x, slope
 
 
@@ -153,12 +153,12 @@ def _native() -> Any:
         coordinates = carray(as_pointer(table[5]), (n,), np.int64)
         parents = carray(as_pointer(table[6]), (n, 2), np.int64)
         numbers = carray(as_pointer(table[7]), (n, 2, 6), np.float64)
-        sites = carray(as_pointer(table[8]), (n, 2), np.float64)
+        noncentring = carray(as_pointer(table[8]), (n, 2), np.float64)
         z = carray(z_pointer, (d,))
         slope = carray(evaluation_pointer, (d,))
         x = np.empty(d)
         gradient = np.empty(d)
-        log_det = _place(z, coordinates, parents, numbers, sites, x)
+        log_det = _place(z, coordinates, parents, numbers, noncentring, x)
         if table[2]:
             code, value = of_stan(table[0], table[1], d, x.ctypes.data, gradient.ctypes.data)
         else:
@@ -167,7 +167,7 @@ def _native() -> Any:
             return np.nan
         for i in range(d):
             slope[i] = gradient[i]
-        _pull_back(z, x, coordinates, parents, numbers, sites, slope)
+        _pull_back(z, x, coordinates, parents, numbers, noncentring, slope)
         if table[3]:
             evaluation = carray(evaluation_pointer, (3 * d + 1,))
             for i in range(d):
@@ -190,8 +190,8 @@ class Elements(NamedTuple):
     numbers: np.ndarray
     order: np.ndarray
 
-    def sites(self, numbers: np.ndarray) -> np.ndarray:
-        """Return ``a`` and ``h`` of each element ``(n, 2)`` from the numbers of the sites."""
+    def a_and_h(self, numbers: np.ndarray) -> np.ndarray:
+        """Return ``a`` and ``h`` of each element ``(n, 2)`` from the parameters of the non-centring."""
         return np.ascontiguousarray(numbers[self.order], dtype=float)
 
     def table(self, function: CFunction, with_evaluation: bool, numbers: np.ndarray) -> np.ndarray:
@@ -199,9 +199,9 @@ class Elements(NamedTuple):
 
         It has address and data of ``function`` and whether it has the form of BridgeStan's; whether evaluations are
         filled or gradients only (``with_evaluation``); the number of elements; and the addresses of their coordinates,
-        parents, numbers and sites.
+        parents, numbers and noncentring.
         """
-        arrays = self.coordinates, self.parents, self.numbers, self.sites(numbers)
+        arrays = self.coordinates, self.parents, self.numbers, self.a_and_h(numbers)
         addresses = [array.ctypes.data for array in arrays]
         entries = [*function.table, function.of_stan, with_evaluation, len(self.coordinates), *addresses]
         table = np.array(entries, dtype=np.int64)
@@ -232,9 +232,9 @@ def elements_of(
     if not noncentred:
         return None
     laws = [children[child.name][1:] for child in noncentred]
-    ends = np.cumsum([0, *(child.n_sites for child in noncentred)])
+    ends = np.cumsum([0, *(child.n_parameters for child in noncentred)])
     order = [
-        begin + np.arange(child.n_sites).reshape(2, child.size).T
+        begin + np.arange(child.n_parameters).reshape(2, child.size).T
         for begin, child in zip(ends, noncentred, strict=False)
     ]
     elements = Elements(
@@ -249,8 +249,8 @@ def elements_of(
         cuts = np.cumsum([child.size for child in noncentred])[:-1]
         return list(zip(np.split(mu, cuts, axis=1), np.split(L, cuts, axis=1), strict=True))
 
-    def pull(z: np.ndarray, gradient: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return _pull_many(z, gradient, *elements[:3], elements.sites(sites))
+    def pull(z: np.ndarray, gradient: np.ndarray, noncentring: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return _pull_many(z, gradient, *elements[:3], elements.a_and_h(noncentring))
 
     return Structure(d, noncentred, scales, pull), elements
 

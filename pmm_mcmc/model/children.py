@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from pmm_mcmc.coordinates.structure import Child
+from pmm_mcmc.coordinates.child import Child
 
 __all__ = ["described", "in_order"]
 

@@ -300,7 +300,7 @@ class PointerDensity(LogDensity):
         """Return the C function of the engine's signature, for end points and midpoints alike."""
         return self._called.native
 
-    def table(self, output: str, sites: np.ndarray | None = None) -> np.ndarray:
+    def table(self, output: str, density_parameters: np.ndarray | None = None) -> np.ndarray:
         """Return the addresses that it reads: those of the user's function and of its data."""
         return self._called.table
 
@@ -319,10 +319,12 @@ class NoncentredPointer(PointerDensity):
         """Return the C function of the engine's signature."""
         return composed()
 
-    def table(self, output: str, sites: np.ndarray | None = None) -> np.ndarray:
-        """Return the addresses that it reads: of the user's function, its data, and the children with their sites."""
+    def table(self, output: str, density_parameters: np.ndarray | None = None) -> np.ndarray:
+        """Return the addresses that it reads: of the user's function, its data, and the non-centring."""
         return self._elements.table(
-            self._called, output == "joint", self.structure.initial_sites() if sites is None else sites
+            self._called,
+            output == "joint",
+            self.structure.initial_noncentring() if density_parameters is None else density_parameters,
         )
 
 

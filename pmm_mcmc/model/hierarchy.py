@@ -11,10 +11,12 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.replace import graph_replace, vectorize_graph
 
-from pmm_mcmc.coordinates.banded import banded_sites
-from pmm_mcmc.coordinates.site import placed
-from pmm_mcmc.coordinates.structure import Child, Signs, Structure
-from pmm_mcmc.coordinates.vectors import vector_sites
+from pmm_mcmc.coordinates.child import Child
+from pmm_mcmc.coordinates.elementwise import placed
+from pmm_mcmc.coordinates.groups import noncentred_groups
+from pmm_mcmc.coordinates.signs import Signs
+from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.coordinates.walk import noncentred_walk
 from pmm_mcmc.model.families import Law
 from pmm_mcmc.model.outputs import python_function
 from pmm_mcmc.model.reading import read
@@ -37,8 +39,8 @@ class Composed(NamedTuple):
         Log density of ``z`` and its gradient.
     evaluation
         That gradient; ``x``, the gradient of the model's log density there and the log determinant, in one vector.
-    sites
-        The shared variable of the sites' numbers.
+    noncentring
+        The shared variable of the non-centring's parameters.
     """
 
     structure: Structure
@@ -46,7 +48,7 @@ class Composed(NamedTuple):
     logp: Any
     gradient: Any
     evaluation: Any
-    sites: Any
+    noncentring: Any
 
 
 def compose(
@@ -84,16 +86,18 @@ def compose(
     if not reading.children and not len(signed):
         return None
     children = reading.described()
-    ends = np.cumsum([0, *(child.n_sites for child in children)])
-    n_sites = (int(ends[-1]) + len(signed),)  # known shapes are not checked at every call
-    sites = pytensor.shared(np.zeros(n_sites, dtype=flat.dtype), name="sites of the non-centring", shape=n_sites)
+    ends = np.cumsum([0, *(child.n_parameters for child in children)])
+    n_parameters = (int(ends[-1]) + len(signed),)  # known shapes are not checked at every call
+    noncentring = pytensor.shared(
+        np.zeros(n_parameters, dtype=flat.dtype), name="parameters of the non-centring", shape=n_parameters
+    )
 
     z = flat.type("z")
-    folded, of_signs = _folded(z, sites[int(ends[-1]) :], signed, flips) if len(signed) else (z, 0.0)
+    folded, of_signs = _folded(z, noncentring[int(ends[-1]) :], signed, flips) if len(signed) else (z, 0.0)
     cut = dict(zip(vars, density.cut(folded), strict=True))
     values, log_det = reading.values(cut)
     for read_child, child, end in zip(reading.children, children, ends[1:], strict=True):
-        a, h = child.site(sites[int(end) - child.n_sites : int(end)])
+        a, h = child.split(noncentring[int(end) - child.n_parameters : int(end)])
         x, more = _placed(child, reading.law_at(read_child, values), a, h, cut[read_child.value])
         values[read_child.value] = x.reshape(child.shape).astype(read_child.value.dtype)
         log_det = log_det + more
@@ -105,11 +109,11 @@ def compose(
         g = pytensor.grad((g * folded).sum() + of_signs, z, consider_constant=[g])
     log_det = log_det + of_signs
     evaluation = concatenate([g, *parts, *by_part, log_det])
-    pull = _pull_function(z, concatenate(parts), log_det, sites)
+    pull = _pull_function(z, concatenate(parts), log_det, noncentring)
     factors = list(reading.factors.values())
     signs = Signs(signed, flips, reading.by_hand(signed))
     structure = Structure(len(start), children, reading.scales, pull, signs, factors)
-    return Composed(structure, z, lp_x + log_det, g, evaluation, sites)
+    return Composed(structure, z, lp_x + log_det, g, evaluation, noncentring)
 
 
 def _folded(z: Any, log_unit: Any, signed: np.ndarray, flips: np.ndarray) -> tuple[Any, Any]:
@@ -135,16 +139,16 @@ def _placed(child: Child, law: Law, a: Any, h: Any, z: Any) -> tuple[Any, Any]:
         x, B = placed(pt, mu, L, a, h, z)
         return x, (pt.log(L) - 0.5 * pt.log(B)).sum()
     if child.kind == "walk":
-        return banded_sites(law.rho, L**2, mu, a, h, z)
-    return vector_sites(mu, L, a, h, z.reshape(mu.shape))
+        return noncentred_walk(law.rho, L**2, mu, a, h, z)
+    return noncentred_groups(mu, L, a, h, z.reshape(mu.shape))
 
 
-def _pull_function(z: Any, x: Any, log_det: Any, sites: Any) -> Any:
+def _pull_function(z: Any, x: Any, log_det: Any, noncentring: Any) -> Any:
     """Return ``x`` and the gradient of the log density of ``z`` from that of ``x``, at many positions."""
     g = z.type("gradient")
     slope = pytensor.grad((g * x).sum() + log_det, z, consider_constant=[g])
-    numbers = sites.type("sites")
-    outputs = graph_replace([x, slope], {sites: numbers}, strict=True)
+    numbers = noncentring.type("noncentring")
+    outputs = graph_replace([x, slope], {noncentring: numbers}, strict=True)
     many_z, many_g = (
         pt.matrix(name, dtype=z.dtype, shape=(None, *z.type.shape)) for name in ("positions", "gradients")
     )

@@ -76,7 +76,7 @@ class JaxDensity(LogDensity):
             shapes = ", ".join(str(out.shape) for out in traced.out_avals)
             raise ValueError(f"fn returns {shapes} for a vector of length {ndim}: must return one number, of shape ()")
         checked = {} if children is None else checked_children(children, int(ndim))
-        density = cls(jax.value_and_grad(fn), int(ndim), lambda sites: [])
+        density = cls(jax.value_and_grad(fn), int(ndim), lambda density_parameters: [])
         density._fn = fn
         density._children = checked
         return density
@@ -101,8 +101,8 @@ class JaxDensity(LogDensity):
                 return self
             both, structure = composed
 
-            def values(sites: np.ndarray | None) -> list[np.ndarray]:
-                return [structure.initial_sites() if sites is None else sites]
+            def values(density_parameters: np.ndarray | None) -> list[np.ndarray]:
+                return [structure.initial_noncentring() if density_parameters is None else density_parameters]
 
             self._noncentred[key] = JaxDensity(both, self.d, values, structure=structure)
             self._noncentred[key].described_as(self)
@@ -124,8 +124,8 @@ class JaxDensity(LogDensity):
                 evaluation = jnp.concatenate([g0 + beta * gl, g0, gl, jnp.stack([log_ratio, logq])])
                 return logq + beta * log_ratio, evaluation
 
-            def values(sites: np.ndarray | None) -> list[np.ndarray]:
-                return [empty if sites is None else sites, *self._values(None)]
+            def values(density_parameters: np.ndarray | None) -> list[np.ndarray]:
+                return [empty if density_parameters is None else density_parameters, *self._values(None)]
 
             self._path = JaxDensity(both, d, values, self.static)
             self._path.width = width_of(d)
@@ -159,9 +159,13 @@ class JaxDensity(LogDensity):
         def static() -> tuple[int, ...]:
             return tuple(int(s.get_value(borrow=True)) for s, fixed in zip(held, lengths, strict=True) if fixed)
 
-        def values(sites: np.ndarray | None) -> list[np.ndarray]:
+        def values(density_parameters: np.ndarray | None) -> list[np.ndarray]:
             return [
-                np.asarray(s.get_value(borrow=True) if s is not density.sites or sites is None else sites)
+                np.asarray(
+                    s.get_value(borrow=True)
+                    if s is not density.density_parameters or density_parameters is None
+                    else density_parameters
+                )
                 for s, fixed in zip(held, lengths, strict=True)
                 if not fixed
             ]
@@ -180,9 +184,9 @@ class JaxDensity(LogDensity):
         made.width = density.width
         return made
 
-    def shared(self, precision: str, sites: np.ndarray | None = None) -> list[Any]:
-        """Return the current data that the function takes beside the position, and the sites."""
-        values = self._values(sites)
+    def shared(self, precision: str, density_parameters: np.ndarray | None = None) -> list[Any]:
+        """Return the current data that the function takes beside the position, and its parameters."""
+        values = self._values(density_parameters)
         if precision == "float64":
             return values
         return [a.astype(np.float32) if a.dtype == np.float64 else a for a in values]

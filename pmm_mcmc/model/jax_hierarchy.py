@@ -1,7 +1,7 @@
 """The structure of a log density without a graph: children with their locations and scales as JAX functions.
 
-The map is that of :mod:`pmm_mcmc.coordinates.site`, and sites are learnt as for a PyMC model.  When a location or scale
-is evaluated, its own child and all later children are NaN: if it depends on one of them after all, the density is NaN
+The map is that of :mod:`pmm_mcmc.coordinates.elementwise`, learnt as for a PyMC model.  When a location or scale is
+evaluated, its own child and all later children are NaN: if it depends on one of them after all, the density is NaN
 rather than wrong.
 """
 
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pmm_mcmc.coordinates.site import placed
+from pmm_mcmc.coordinates.elementwise import placed
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.children import described, in_order
 
@@ -107,7 +107,7 @@ def _ordered(children: dict[str, tuple[slice, Any, Any]], d: int) -> dict[str, t
 def compose_functions(
     fn: Callable[[Any], Any], d: int, children: dict[str, tuple[slice, Any, Any]], choices: Mapping[str, str]
 ) -> tuple[Callable[[Any, Any], tuple[Any, Any]], Structure] | None:
-    """Return log density and evaluation as a function of ``z`` and sites, and the structure; None without children.
+    """Return log density and evaluation as a function of ``z`` and ``noncentring``, and the structure; or None.
 
     Raises
     ------
@@ -118,30 +118,30 @@ def compose_functions(
     if not noncentred:
         return None
     laws = [children[child.name][1:] for child in noncentred]
-    ends = np.cumsum([0, *(child.n_sites for child in noncentred)])
+    ends = np.cumsum([0, *(child.n_parameters for child in noncentred)])
     free = np.setdiff1d(np.arange(d), np.concatenate([np.arange(d)[child.at] for child in noncentred]))
     free = free.astype(np.int32)  # the same in both precisions: JAX traces the map in each
 
-    def to_x(z: Any, sites: Any) -> tuple[Any, Any]:
+    def to_x(z: Any, noncentring: Any) -> tuple[Any, Any]:
         """Return ``x`` and the log determinant of the map."""
         x = jnp.full(d, jnp.nan, z.dtype).at[free].set(z[free])
         log_det = jnp.zeros((), z.dtype)
         for child, begin, (location, scale) in zip(noncentred, ends, laws, strict=False):
             mu = location(x)
             L = scale(x)
-            element, B = placed(jnp, mu, L, *child.site(sites[begin : begin + child.n_sites]), z[child.at])
+            element, B = placed(jnp, mu, L, *child.split(noncentring[begin : begin + child.n_parameters]), z[child.at])
             x = x.at[child.at].set(element)
             log_det += (jnp.log(jnp.abs(L)) - 0.5 * jnp.log(B)).sum()
         return x, log_det
 
-    def both(z: Any, sites: Any) -> tuple[Any, Any]:
-        (x, log_det), pull_back = jax.vjp(lambda z: to_x(z, sites), z)
+    def both(z: Any, noncentring: Any) -> tuple[Any, Any]:
+        (x, log_det), pull_back = jax.vjp(lambda z: to_x(z, noncentring), z)
         lp, gradient = jax.value_and_grad(fn)(x)
         (slope,) = pull_back((gradient, jnp.ones_like(log_det)))
         return lp + log_det, jnp.concatenate([slope, x, gradient, log_det[None]])
 
-    def pulled(z: Any, gradient: Any, sites: Any) -> tuple[Any, Any]:
-        (x, log_det), pull_back = jax.vjp(lambda z: to_x(z, sites), z)
+    def pulled(z: Any, gradient: Any, noncentring: Any) -> tuple[Any, Any]:
+        (x, log_det), pull_back = jax.vjp(lambda z: to_x(z, noncentring), z)
         return x, pull_back((gradient, jnp.ones_like(log_det)))[0]
 
     pull = _of_many(pulled, (0, 0, None))

@@ -158,7 +158,7 @@ class ModelDensity:
         gradient = concatenate(gradients)
         self._outputs = {"joint": [logp, gradient], "gradient": [gradient]}
         self.structure = Structure.identity(self.d)
-        self.sites: SharedVariable | None = None
+        self.density_parameters: SharedVariable | None = None
         if noncentring and self.others:
             raise ValueError(
                 f"reparametrise={dict(noncentring)!r}: variables are non-centred only by a step that moves all of the "
@@ -168,7 +168,7 @@ class ModelDensity:
             start = np.concatenate([np.ravel(point[var.name]) for var in vars]).astype(float)
             composed = compose(model, vars, self.layout, density, start, noncentring)
             if composed is not None:
-                self.structure, self._flat, lp, slope, evaluation, self.sites = composed
+                self.structure, self._flat, lp, slope, evaluation, self.density_parameters = composed
                 self._outputs = {"joint": [lp, evaluation], "gradient": [slope]}
         self.width = self.structure.width
         self._shared: dict[str, list[SharedVariable]] = {}
@@ -207,13 +207,13 @@ class ModelDensity:
         self._held[output] = list(zip(values, arrays, strict=True))
         return arrays
 
-    def table(self, output: str, sites: np.ndarray | None = None) -> np.ndarray:
-        """Return addresses and shapes of the current shared data and of given sites: arrays that live as long as it."""
+    def table(self, output: str, density_parameters: np.ndarray | None = None) -> np.ndarray:
+        """Return addresses and shapes of the current shared data and parameters: arrays that live as long as it."""
         values = self._values(output)
-        if self.sites is not None and sites is not None:
-            numbers = np.ascontiguousarray(sites, dtype=self.sites.type.dtype)
+        if self.density_parameters is not None and density_parameters is not None:
+            numbers = np.ascontiguousarray(density_parameters, dtype=self.density_parameters.type.dtype)
             values = [
-                numbers if shared is self.sites else value
+                numbers if shared is self.density_parameters else value
                 for shared, value in zip(self._shared[output], values, strict=True)
             ]
         return address_table(values)

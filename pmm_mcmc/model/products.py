@@ -17,9 +17,12 @@ from pytensor.graph.rewriting.basic import in2out, node_rewriter
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 from pytensor.tensor.math import Dot
 
-from pmm_mcmc.coordinates.kernel import version_of
+from pmm_mcmc.coordinates.numba_op import version_of
+from pmm_mcmc.model.rewrite_failures import keep_out_of_log
 
 __all__ = ["Product", "numba_mode"]
+
+keep_out_of_log()
 
 _VERSION = version_of(sys.modules[__name__])
 

@@ -12,8 +12,8 @@ import pytensor.tensor as pt
 from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
 
+from pmm_mcmc.coordinates.child import Child
 from pmm_mcmc.coordinates.factors import Factor
-from pmm_mcmc.coordinates.structure import Child
 from pmm_mcmc.model.children import in_order
 from pmm_mcmc.model.families import MOST_GROUPED, SIGNED, Law, law_of
 from pmm_mcmc.model.outputs import python_function

@@ -5,8 +5,8 @@ The density at temperature :math:`\beta` is :math:`q\,e^{\beta l}`, ``l`` the lo
 an array of ``3 d + 2`` numbers: the gradient of the density at that temperature, those of ``log q`` and of ``l``, and
 ``l`` and ``log q`` themselves.  A state changes its temperature by these, without another gradient.
 
-The numbers of the path, beta, whether the reference is the mixture, and those of the mixture, enter where the sites of
-a non-centring do.
+The numbers of the path, beta, whether the reference is the mixture, and those of the mixture, are the
+parameters of this density.
 """
 
 from __future__ import annotations
@@ -68,18 +68,18 @@ class TemperedModel(ModelDensity):
             densities.append(SplitDensity.of(vars, self.layout, graph, replacements))
         self._flat = flat = densities[0].flat()
         numbers = path_numbers(0.0, None, d).astype(flat.dtype)
-        self.sites = pytensor.shared(numbers, name="numbers of the path")
+        self.density_parameters = pytensor.shared(numbers, name="numbers of the path")
         (lp, g), *others = ((logp, concatenate(slopes)) for logp, slopes in (d_.at(d_.cut(flat)) for d_ in densities))
-        logq, g0 = mixture_density(pt, flat, self.sites[2:], d)
+        logq, g0 = mixture_density(pt, flat, self.density_parameters[2:], d)
         log_ratio = lp - logq
         gl = g - g0
         for more, slope in others:
-            fitted = self.sites[1] > 0.0
+            fitted = self.density_parameters[1] > 0.0
             log_ratio = pt.switch(fitted, log_ratio + more, more)
             gl = pt.switch(fitted, gl + slope, slope)
             logq = pt.switch(fitted, logq, lp)
             g0 = pt.switch(fitted, g0, g)
-        beta = self.sites[0]
+        beta = self.density_parameters[0]
         scalars = [pt.atleast_1d(log_ratio).astype(flat.dtype), pt.atleast_1d(logq).astype(flat.dtype)]
         slope = (g0 + beta * gl).astype(flat.dtype)
         evaluation = pt.concatenate([slope, g0, gl, *scalars]).astype(flat.dtype)

@@ -23,7 +23,7 @@ def groups_of(plan: SamplingPlan, chunk: Chunk, tuned: TunedParameters, n_grad: 
     d = plan.engine.d
     x = chunk.model_position
     q, gradient = plan.engine.structure.diagnostic_coordinates(
-        chunk.position, chunk.gradient[..., :d], tuned.coordinates.sites
+        chunk.position, chunk.evaluation[..., :d], tuned.coordinates.density_parameters
     )
     groups = {prefix + name: values for name, values in plan.values(x, bool(prefix)).items()}
     everything: dict[str, Callable[[], Any]] = {

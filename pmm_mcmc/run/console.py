@@ -17,7 +17,7 @@ from pmm_mcmc.engines.processes import speaks
 from pmm_mcmc.run.heartbeat import Heartbeat
 from pmm_mcmc.run.progress import RunProgress
 from pmm_mcmc.run.request import Request
-from pmm_mcmc.run.signals import StopRequest
+from pmm_mcmc.run.signals import Interrupt, StopRequest
 
 __all__ = ["Console"]
 
@@ -42,14 +42,21 @@ class Console:
         self._began = time.time()
         self._created = datetime.datetime.now(datetime.UTC).isoformat()
         self._heartbeat = Heartbeat(self._show)
+        self._interrupt = Interrupt()
         self.compile_time = 0.0
         self.sampling_time = 0.0
 
     def __enter__(self) -> Self:
+        self._interrupt.__enter__()
         return self
 
-    def __exit__(self, *failure: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *failure: Any) -> None:
+        compiling = not self.compile_time
         self._heartbeat.stop()
+        self._interrupt.__exit__()
+        if compiling and kind is KeyboardInterrupt:
+            _log.warning("Stopped during compilation: there are no new draws")
+            raise KeyboardInterrupt from None  # without the frames of compilers
 
     def log(self, line: str, *values: Any) -> None:
         """Log a line."""
@@ -62,10 +69,13 @@ class Console:
 
     def compiles(self, task: str) -> None:
         """Show what is compiled now."""
+        self._interrupt.check()
         self._heartbeat.say(f"Compiling {task}")
 
     def compiled(self) -> None:
         """End the heartbeat, and the time of compilation."""
+        self._interrupt.check()
+        self._interrupt.__exit__()
         self._heartbeat.stop()
         self.compile_time = time.time() - self._began
 

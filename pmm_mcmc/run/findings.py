@@ -10,7 +10,8 @@ import numpy as np
 import xarray as xr
 
 from pmm_mcmc.diagnostics import jumps, necks
-from pmm_mcmc.diagnostics.noncentred import SITES, WORDS
+from pmm_mcmc.diagnostics.noncentred import NONCENTRING, WORDS
+from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.diagnostics.reading import FINDINGS
 from pmm_mcmc.engines.contract import chains_of, evaluated_at, model_side
 from pmm_mcmc.run.phases import Run
@@ -54,16 +55,16 @@ def _searches(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[st
         return {}
     engine = plan.engine
     double = plan.attributes["precision"] == "float64"
-    some = _evenly_spaced(stats["unconstrained"], jumps.DRAWS)
+    some = _some_of(stats["unconstrained"], jumps.DRAWS)
     size, _ = jumps.largest_jump(some, lambda x: density_at(engine, x), 1e-10 if double else 1e-5)
     if not double:
         return {"jump": size}
     coordinates = run.tuned.coordinates
-    some = _evenly_spaced(stats["unconstrained"], necks.DRAWS) if engine.d <= necks.MOST else some
-    z, _ = engine.structure.to_z(some, coordinates.sites)
+    some = _some_of(stats["unconstrained"], necks.DRAWS) if engine.d <= necks.MOST else some
+    z, _ = engine.structure.to_z(some, coordinates.density_parameters)
 
     def density_of_z(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        lp, evaluation = evaluated_at(engine.evaluate, z, coordinates.sites)
+        lp, evaluation = evaluated_at(engine.evaluate, z, coordinates.density_parameters)
         return lp, evaluation[:, : engine.d]
 
     return {"jump": size, "necks": necks.necks_beyond(z, coordinates, density_of_z)}
@@ -72,8 +73,8 @@ def _searches(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[st
 def _noncentring_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[str, str]:
     """Return the attributes that report what is non-centred, and to what degree."""
     structure = plan.engine.structure
-    sites = run.tuned.coordinates.sites
-    if structure.is_identity or sites is None:
+    noncentring = run.tuned.coordinates.density_parameters
+    if structure.is_identity or noncentring is None:
         return {}
     if stats is not None and "unconstrained" in stats and stats.sizes["draw"]:
         newest = -(-_NEWEST // stats.sizes["chain"])
@@ -81,15 +82,12 @@ def _noncentring_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> d
     else:
         ensemble = run.warming.ensemble
         z = run.tuned.coordinates.place(chains_of(ensemble.state).evaluated[:_NEWEST])
-        x, _ = model_side(z, ensemble.gradient[:_NEWEST])
-    degree = {name: values.tolist() for name, values in structure.degree(x, sites).items()}
-    return {SITES: json.dumps({"sites": sites.tolist(), "degree": degree}), WORDS: structure.words}
+        x, _ = model_side(z, ensemble.evaluation[:_NEWEST])
+    degree = {name: values.tolist() for name, values in structure.degree(x, noncentring).items()}
+    return {NONCENTRING: json.dumps({"parameters": noncentring.tolist(), "degree": degree}), WORDS: structure.words}
 
 
-def _evenly_spaced(draws: xr.DataArray, number: int) -> np.ndarray:
+def _some_of(draws: xr.DataArray, number: int) -> np.ndarray:
     """Return about ``number`` of the draws ``(chain, draw, d)``, from all of the chains and all of a run, as rows."""
-    chains, length, d = draws.shape
-    of_each = -(-number // chains)
-    rows = np.unique(((np.arange(of_each) + 0.5) * length / of_each).astype(int))
-    some = draws.isel(chain=np.arange(0, chains, -(-chains // number)), draw=rows)
-    return np.asarray(some.values, dtype=float).reshape(-1, d)
+    chains, rows = evenly_spaced(draws.sizes["chain"], draws.sizes["draw"], number)
+    return np.asarray(draws.isel(chain=chains, draw=rows).values, dtype=float).reshape(-1, draws.shape[2])

@@ -10,7 +10,7 @@ import xarray as xr
 from pmm_mcmc import steps
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Ensemble
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.run.chunks import Groups
 from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.storage.checkpoint import decode
@@ -21,6 +21,7 @@ from pmm_mcmc.warmup.friction import FrictionTrial
 from pmm_mcmc.warmup.noncentring import NoncentringFit
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.schedule import Warmup
+from pmm_mcmc.warmup.warm_start import WarmStart
 from pmm_mcmc.warmup.warming import Warming
 
 __all__ = ["CHECKPOINT", "TYPES", "FinishedRun"]
@@ -30,7 +31,7 @@ CHECKPOINT = "checkpoint"
 # The types in a checkpoint.
 TYPES = (
     Block, Coordinates, Ensemble, Equilibration, FrictionTrial, LocalCurvature, NoncentringFit, Run, MethodArguments,
-    OtherModes, TunedParameters, Warming, Warmup,
+    OtherModes, TunedParameters, Warming, Warmup, WarmStart,
 )  # fmt: skip
 
 

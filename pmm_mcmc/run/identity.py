@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,12 @@ from pmm_mcmc.engines.contract import Engine, evaluated_at
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run.chunks import Groups
 
-__all__ = ["identity_of"]
+__all__ = ["coordinate_labels", "identity_of"]
+
+
+def coordinate_labels(names: Sequence[str]) -> list[str]:
+    """Return the last label of each variable of the sampled vector, in order: its name and shape."""
+    return list({name.partition("[")[0]: name for name in names}.values())
 
 
 def identity_of(
@@ -21,8 +26,8 @@ def identity_of(
 
     ``engine`` evaluates the density, and ``values_at`` the variables of ``layout`` at positions ``(1, n, d)``, by
     group, at two points near ``centre``: the model's initial point, or 0 without a model.  ``density`` has values and
-    gradients there; ``derived`` sums of the variables; ``coordinates`` the names of the sampled vector's variables, in
-    order; and each variable an entry with its type, dims and shape.
+    gradients there; ``derived`` sums of the variables; ``coordinates`` the last labels of the sampled vector's
+    variables, in order; and each variable an entry with its type, dims and shape.
     """
     points = centre + 0.1 * np.random.default_rng(0).standard_normal((2, len(centre)))
     groups = values_at(points[None])
@@ -34,6 +39,6 @@ def identity_of(
     return {
         "density": np.column_stack([lp, gradient]),
         "derived": np.array(sums).reshape(len(sums), 2),
-        "coordinates": list(dict.fromkeys(name.partition("[")[0] for name in layout.names)),
+        "coordinates": coordinate_labels(layout.names),
         **{name: " ".join([kind, *dims.get(name.partition("/")[2], ())]) for name, kind in kinds.items()},
     }

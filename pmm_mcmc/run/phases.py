@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Engine, at_draw
+from pmm_mcmc.engines.arguments import Block, TunedParameters
+from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import GHMC
 from pmm_mcmc.run.chunks import Gathered, groups_of
 from pmm_mcmc.run.driver import Advance, Driver, Stopped
 from pmm_mcmc.run.until import Until
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, Equilibration, adjusted_setting, report_of
-from pmm_mcmc.warmup.warming import Warming
+from pmm_mcmc.warmup.warm_start import DROPPED, FITS, WarmStart, warmup_from
+from pmm_mcmc.warmup.warming import Warming, training_chains
 
 if TYPE_CHECKING:
     from pmm_mcmc.run.console import Console
@@ -52,6 +53,8 @@ class Run:
         Transitions rejected in the current phase.
     equilibration
         None before it, and in runs without one.
+    warm_start
+        The trial of a former run's setting, in runs that start from one.
     """
 
     warming: Warming
@@ -60,6 +63,7 @@ class Run:
     n_grad: np.ndarray
     unstable: np.ndarray
     equilibration: Equilibration | None = None
+    warm_start: WarmStart | None = None
 
     @classmethod
     def start(
@@ -73,7 +77,7 @@ class Run:
         warming = Warming.start(plan.engine, plan.arguments, starts, tune, rng, checked=not plan.equilibrates)
         if plan.equilibrates and warming.finished:
             kernel = plan.engine.kernel
-            warming.ensemble.state = at_draw(warming.ensemble.state, kernel, GHMC)
+            warming.ensemble.rest_at_draws(kernel, GHMC)
             warming.tuned = adjusted_setting(warming.tuned, kernel, warming.tuned.step_size)
         nothing = np.zeros(len(starts), np.int64)
         return cls(warming, not warming.finished, 0, warming.n_grad.copy(), nothing)
@@ -92,13 +96,56 @@ class Run:
 
     def attributes(self, plan: SamplingPlan) -> dict[str, Any]:
         """Return the setting of the draws as attributes of the result; of adjusted ones ``equilibration`` has it."""
-        return {name: np.asarray(getattr(self.tuned, name)).item() for name in plan.setting}
+        setting = {name: np.asarray(getattr(self.tuned, name)).item() for name in plan.setting}
+        return setting if self.warm_start is None else setting | {"start": self.warm_start.outcome}
 
     def reports(self, new: bool = False) -> dict[str, xr.Dataset]:
         """Return the groups of the result beside its draws, those alone that the last chunk changed if ``new``."""
         if self.equilibration is None or (new and (self.tuning or self.done)):
             return {}
         return {EQUILIBRATION: report_of(self.equilibration, len(self.n_grad))}
+
+    def judge_start(self, plan: SamplingPlan, tune: int, block: Block) -> None:
+        """Judge a former setting by a block of draws; unless it fits, warm-up follows, from it or from a cold start."""
+        trial = self.warm_start
+        assert trial is not None
+        warming = self.warming
+        rng = np.random.default_rng(warming.ensemble.keys[0])
+        gradients = trial.judge(plan.engine, self.tuned, block, rng)
+        warming.n_grad += -(-gradients // len(warming.n_grad))
+        self.n_grad = warming.n_grad.copy()
+        if trial.outcome == FITS:
+            return
+        self.equilibration = None
+        self.unstable = np.zeros_like(self.unstable)
+        if trial.outcome == DROPPED:
+            self.start_cold(plan, tune, rng)
+            return
+        if plan.equilibrates:
+            warming.ensemble.rest_at_draws(GHMC, plan.engine.kernel)
+        z, gradient = plan.engine.structure.folded(block.position, block.gradient[..., : plan.engine.d])
+        self.warm_up_from(plan, tune, block._replace(position=z, gradient=gradient))
+
+    def start_cold(self, plan: SamplingPlan, tune: int, rng: np.random.Generator) -> None:
+        """Begin anew from a cold start, after a former setting was dropped."""
+        trial = self.warm_start
+        assert trial is not None
+        self.warming = Run.start(plan, trial.starts, tune, rng).warming
+        self.warming.n_grad += self.n_grad
+        self.warming.prior = trial.prior
+        self.n_grad = self.warming.n_grad.copy()
+
+    def warm_up_from(self, plan: SamplingPlan, tune: int, draws: Block) -> None:
+        """Let a warm-up of ``tune`` transitions at most follow from the setting: a check of it while it is on trial."""
+        trial = self.warm_start
+        warming = self.warming
+        assert trial is not None
+        warming.warmup = warmup_from(
+            plan.arguments, tune, warming.tuned, draws, chains=len(self.n_grad), adjusts=plan.equilibrates,
+            fits=not trial.outcome,
+        )  # fmt: skip
+        warming.tuned = warming.warmup.tuned
+        warming.prior = trial.prior if trial.outcome else None
 
 
 class Sampling(Driver):
@@ -137,9 +184,42 @@ class Sampling(Driver):
 
     def phase(self) -> Callable[[Stopped], Advance] | None:
         """Return the function that advances the present phase by a chunk; None after the last."""
+        if self.run.warm_start is not None and not self.run.warm_start.outcome:
+            return self._try_start
         if self.run.tuning:
             return self._warm_up if self.run.equilibration is None else self._equilibrate
         return None if self.until(self.run.done) else self._draw
+
+    def _try_start(self, stopped: Stopped) -> Advance:
+        """Advance by a block, as warm-up or equilibration would, that says whether a former setting fits."""
+        run = self.run
+        trial = run.warm_start
+        warming = run.warming
+        assert trial is not None
+        learners = training_chains(self.plan.engine.d)
+        drawn: list[Block] = []
+
+        def observed(look: Callable[[slice, Chunk], None], chains: slice, chunk: Chunk) -> None:
+            number = max(learners - self.processes.own.start - chains.start, 0)
+            drawn.append(Block(*(array[:number].copy() for array in Block.of(chunk))))
+            look(chains, chunk)
+
+        def advance(engine: Engine, batch: int | None, look: Any, processes: Processes) -> None:
+            block = warming.block if run.equilibration is None else functools.partial(run.equilibration.block, warming)
+            block(engine, batch, functools.partial(observed, look), processes)
+
+        def ends() -> bool:
+            block = Block(*self.processes.join(*(np.concatenate(arrays) for arrays in zip(*drawn, strict=True))))
+            run.judge_start(self.plan, self._tune, block)
+            self.console.log("%s", trial.words(float(run.n_grad.mean())))
+            if trial.outcome != FITS:
+                return False
+            return self._after_warm_up() if run.equilibration is None else self._after_equilibration()
+
+        if run.equilibration is not None:
+            return self._block(self.plan.adjusted_engine, run.equilibration.rows, advance, ends)
+        assert warming.warmup is not None
+        return self._block(self.plan.engine, warming.warmup.boundary - warming.warmup.done, advance, ends)
 
     def _warm_up(self, stopped: Stopped) -> Advance:
         """Advance by a block of warm-up; equilibration follows if draws are adjusted, otherwise they follow."""
@@ -213,7 +293,7 @@ class Sampling(Driver):
         engine = self.plan.adjusted_engine if self.plan.adjusted else self.plan.engine
         ensemble = run.warming.ensemble
         chains = self.processes.own
-        local_ensemble = run.warming.ensemble.part(chains)
+        local_ensemble = run.warming.ensemble.subset(chains)
         n_grad = run.n_grad[chains]
         unstable = run.unstable[chains]
         rows = min(self.recorder.rows, self.until.next_end(run.done) - run.done)
@@ -238,8 +318,8 @@ class Sampling(Driver):
             if done < rows and self.processes.count == 1 and stopped():
                 break
         ensemble.transition = local_ensemble.transition
-        ensemble.state, ensemble.gradient, run.n_grad, run.unstable = self.processes.join(
-            local_ensemble.state, local_ensemble.gradient, n_grad, unstable
+        ensemble.state, ensemble.evaluation, run.n_grad, run.unstable = self.processes.join(
+            local_ensemble.state, local_ensemble.evaluation, n_grad, unstable
         )
         return Advance(chunk_of_all.upto(done), False, run.done, done == rows)
 

@@ -20,9 +20,9 @@ from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.checks import check_initvals, check_model, model_of
 from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.model.initial_points import vector_starts
-from pmm_mcmc.model.log_density import log_density, periods_of
+from pmm_mcmc.model.log_density import flat_layout, log_density, periods_of
 from pmm_mcmc.model.pymc_outputs import model_layout
-from pmm_mcmc.model.result_tree import ResultTree
+from pmm_mcmc.model.result_tree import ResultTree, flat_names
 from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups
@@ -112,6 +112,13 @@ class SamplingPlan:
         is_density = isinstance(request.model, LogDensity)
         if is_density:
             backend = devices.own_backend(request.model, backend)
+        if step.arguments.option == 1:
+            if backend == "jax":
+                raise ValueError(
+                    "option=1 does not run on JAX, where all chains evaluate one midpoint a step: leave option out, or "
+                    "sample a PyMC model with backend='numba'"
+                )
+            backend = "numba"
         chosen = devices.choose_backend(backend, device, precision, is_density and backend != "numba")
         if request.cores is not None and chosen == "jax":
             raise ValueError(
@@ -144,6 +151,8 @@ class SamplingPlan:
         if not request.step.free:
             raise ValueError("step was made for a PyMC model: for a LogDensity make it outside any")
         arguments.check_coordinates(density.d)
+        if request.start is not None:
+            request.start.check(arguments, density.layout.names)
         if request.initvals is not None:
             vector_starts(density.start, request.initvals, request.chains, density.d)
         density = density.noncentred(arguments.noncentring if request.adapts or arguments.noncentring else None)
@@ -183,8 +192,11 @@ class SamplingPlan:
         if step_model is not None and {v.name for v in step.vars} != {v.name for v in vars}:
             left_out = ", ".join(v.name for v in vars if v.name not in {w.name for w in step.vars})
             raise ValueError(f"vars of the step leave {left_out} out: pmm.sample moves all variables; leave vars out")
+        if request.start is not None:
+            parts = flat_layout(vars, point)
+            request.start.check(arguments, flat_names([(name, shape) for name, shape, *_ in parts]))
         announce(f"{request.words}: [{', '.join(rv.name for rv in model.free_RVs)}]")
-        # Without a warm-up there are no draws to learn sites from.
+        # Without a warm-up there are no draws to learn the non-centring from.
         wanted = arguments.noncentring if request.adapts or arguments.noncentring else None
         sampler = None
         if request.reference is None:
@@ -240,7 +252,7 @@ class SamplingPlan:
             "log_likelihood": request.log_likelihood, "adjusted": adjusted, "pmm_mcmc": __version__,
         }  # fmt: skip
         if not engine.structure.is_identity:  # its numbers are a part of what is stored
-            identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_sites} numbers"
+            identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_parameters} numbers"
         outputs = layout, statistics, setting
         plan = cls(
             arguments, engine, *outputs, identity, attributes, group, model, request.log_likelihood, adjusted=adjusted

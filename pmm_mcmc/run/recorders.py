@@ -256,7 +256,7 @@ def recorder_of(
     warming = 0
     if not request.discard_tuned_samples:
         empty |= {f"warmup_{group}": arrays for group, arrays in plan.empty(chains, tuning=True).items()}
-        warming = plan.longest_warmup(tune)
+        warming = plan.longest_warmup(tune) * (1 + (request.start is not None))
     draws = every = request.draws
     if request.auto:
         every = look_every(chains)

@@ -18,6 +18,7 @@ from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.run.devices import Jax, check_choice, check_count
 from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.finished_run import FinishedRun
+from pmm_mcmc.run.former_run import FormerRun
 from pmm_mcmc.run.storage import NothingStored
 from pmm_mcmc.run.storage.recovery import stored_identity
 from pmm_mcmc.run.until import AUTO, DRAWS
@@ -33,6 +34,8 @@ _CHAINS = 4
 # Most superchains by default, enough for the variance between them, and fewest chains for which there are any.
 _SUPERCHAINS = 16
 _FEWEST_CHAINS = 64
+# Transitions in which a former setting can be checked.
+_SHORTEST_TRIAL = 100
 _BITS = 62  # bits of a drawn seed
 
 # Arguments that a continued run takes from the finished one, with their values when they are not given.
@@ -87,6 +90,8 @@ class Request:
         Whether draws are adjusted, by a kernel whose stationary law is the posterior.
     seed
         The seed; None for a fresh one, or that of a stored run.
+    start
+        The run from which this one starts.
     finished_run
         The result in memory that is continued.
     longest_chunk
@@ -103,6 +108,7 @@ class Request:
     random_seed: Any = None
     seed: int | None = None
     initvals: Any = None
+    start: FormerRun | None = None
     finished_run: FinishedRun | None = None
     var_names: Sequence[str] | None = None
     cores: int | None = None
@@ -148,6 +154,8 @@ class Request:
             if options[name] != AUTO or name != "draws":
                 check_count(name, options[name], least, ", or 'auto'" * (name == "draws"))
                 options[name] = int(options[name])
+        if options["start"] is not None:
+            options["start"] = _former_run(options)
         if options["cores"] is not None:
             check_count("cores", options["cores"], 1)
         if finished_run is not None and options["draws"] != AUTO:
@@ -273,6 +281,18 @@ def stored_run(path: str | os.PathLike[str]) -> dict[str, Any]:
         return stored_identity(path)
     except NothingStored:
         return {}
+
+
+def _former_run(options: Mapping[str, Any]) -> FormerRun:
+    """Return the run to start from; raise ``ValueError`` for what does not go with it."""
+    if options["initvals"] is not None:
+        raise ValueError("initvals= does not go with start=, whose draws are the starts; leave one of the two out")
+    if options["tune"] < _SHORTEST_TRIAL:
+        raise ValueError(
+            f"tune={options['tune']} with start=: its setting is checked, and found anew if it does not fit; give tune "
+            f"of at least {_SHORTEST_TRIAL}, or leave start out"
+        )
+    return FormerRun.of(options["start"])
 
 
 def _inherited_arguments(finished_run: FinishedRun, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.signals import StopRequest, stop_on_signals
 from pmm_mcmc.run.starts import density_at, draws_of_prior, starts
 from pmm_mcmc.run.until import DRAWS, UntilKnown, until_of
+from pmm_mcmc.warmup.warm_start import WarmStart
 
 __all__ = ["extend", "sample"]
 
@@ -43,6 +44,7 @@ def sample(
     model: Any = None,
     random_seed: Any = None,
     initvals: Any = None,
+    start: xr.DataTree | str | os.PathLike[str] | None = None,
     var_names: Sequence[str] | None = None,
     cores: int | None = None,
     backend: str | Jax = "auto",
@@ -88,6 +90,10 @@ def sample(
         for a NumPyro or Stan model.  For any :class:`pmm_mcmc.LogDensity` an array ``(d,)`` or ``(chains, d)`` of
         unconstrained coordinates.  By default uniformly within one unit of the model's initial point, nearer or further
         where there is no density.
+    start
+        A former result for the same variables and step, with other data or priors or a fold left out, or the path of
+        its store.  Its setting is checked on one block of the new posterior, and kept, refined, or dropped for a cold
+        start (see Notes).
     var_names
         Variables in the result; by default all, with deterministics.
     cores
@@ -188,9 +194,9 @@ def sample(
         adjusted = others.pop("exact", None)  # its old name
     request = Request.checked(
         sample, others, finished_run, step=step, draws=draws, tune=tune, chains=chains, model=model,
-        random_seed=random_seed, initvals=initvals, var_names=var_names, cores=cores, backend=backend, store=store,
-        resume=resume, discard_tuned_samples=discard_tuned_samples, log_likelihood=log_likelihood, keep=keep,
-        adjusted=adjusted, callback=callback, progressbar=progressbar,
+        random_seed=random_seed, initvals=initvals, start=start, var_names=var_names, cores=cores, backend=backend,
+        store=store, resume=resume, discard_tuned_samples=discard_tuned_samples, log_likelihood=log_likelihood,
+        keep=keep, adjusted=adjusted, callback=callback, progressbar=progressbar,
         compute_convergence_checks=compute_convergence_checks, **old,
     )  # fmt: skip
     if not isinstance(blocking, bool):
@@ -271,6 +277,9 @@ def _drawn(request: Request, stopped: StopRequest) -> xr.DataTree:
             run = recorder.run
             if run is None:
                 run = _start(request, plan, recorder.seed)
+                trial = run.warm_start
+                if trial is not None and trial.outcome:
+                    console.log("%s", trial.words(float(run.n_grad.mean())))
                 recorder.begin(run)
             if not run.tuning:
                 recorder.note(run.attributes(plan))
@@ -311,6 +320,9 @@ def _start(request: Request, plan: SamplingPlan, seed: int) -> Run:
     positions = starts(plan, request.initvals, request.chains, request.superchains, rng)
     if plan.model is not None:
         check_direction(plan.model, positions[0], lambda x: density_at(plan.engine, x))
+    if request.start is not None:
+        trial = WarmStart(positions, draws_of_prior(plan, rng))
+        return request.start.begin(plan, request, trial, rng)
     run = Run.start(plan, positions, request.tune, rng)
     run.warming.prior = draws_of_prior(plan, rng) if request.adapts else None
     return run

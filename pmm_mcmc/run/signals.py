@@ -7,9 +7,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
-__all__ = ["StopRequest", "stop_on_signals"]
+__all__ = ["Interrupt", "StopRequest", "stop_on_signals"]
 
 
 class StopRequest:
@@ -51,3 +51,35 @@ def stop_on_signals(request: StopRequest) -> Iterator[StopRequest]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+class Interrupt:
+    """Ctrl-C as ``KeyboardInterrupt``, which :meth:`check` raises again where compiled code has swallowed it.
+
+    Outside the main thread signals do not arrive; another handler than Python's is left alone.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._handles = False
+
+    def __enter__(self) -> Self:
+        main = threading.current_thread() is threading.main_thread()
+        if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._note)
+            self._handles = True
+        return self
+
+    def _note(self, number: int, frame: Any) -> None:
+        self._asked = True
+        raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Raise ``KeyboardInterrupt`` if Ctrl-C was pressed."""
+        if self._asked:
+            raise KeyboardInterrupt
+
+    def __exit__(self, *failure: Any) -> None:
+        if self._handles:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self._handles = False

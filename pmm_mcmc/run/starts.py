@@ -51,21 +51,21 @@ def draws_of_prior(plan: SamplingPlan, rng: np.random.Generator) -> np.ndarray:
 
 def _gradient_at(engine: Engine, x: np.ndarray) -> np.ndarray:
     """Return gradients at the model's positions ``(n, d)``, with respect to the coordinates of the start."""
-    sites = _sites(engine)
-    return engine.gradient_at(engine.structure.to_z(x, sites)[0], sites)
+    density_parameters = _parameters(engine)
+    return engine.gradient_at(engine.structure.to_z(x, density_parameters)[0], density_parameters)
 
 
 def density_at(engine: Engine, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return log densities ``(n,)`` and gradients at the model's positions ``(n, d)``; NaN where not finite."""
-    sites = _sites(engine)
-    z, _ = engine.structure.to_z(x, sites)
-    lp, evaluation = evaluated_at(engine.evaluate, z, sites)
+    density_parameters = _parameters(engine)
+    z, _ = engine.structure.to_z(x, density_parameters)
+    lp, evaluation = evaluated_at(engine.evaluate, z, density_parameters)
     return lp - log_det_of(evaluation, engine.d), model_side(z, evaluation)[1]
 
 
-def _sites(engine: Engine) -> np.ndarray | None:
-    """Return the sites of a start; None without hierarchy: the density of a ladder has other parameters there."""
-    return None if engine.structure.is_identity else engine.structure.initial_sites()
+def _parameters(engine: Engine) -> np.ndarray | None:
+    """Return the non-centring of a start; None without hierarchy: a ladder's density has other parameters."""
+    return None if engine.structure.is_identity else engine.structure.initial_noncentring()
 
 
 def _bad_start(plan: SamplingPlan, position: np.ndarray, chain: int) -> Exception:

@@ -173,7 +173,7 @@ class LangevinStep(ArrayStepShared):
         if self._graph is None:
             noncentring = self.arguments.noncentring
             if not self._adapts and not noncentring:
-                noncentring = None  # sites are learnt from draws of the warm-up
+                noncentring = None  # which is learnt from draws of the warm-up
             self._graph = log_density(self._vars, self._model, self._default, noncentring)
         return self._graph
 

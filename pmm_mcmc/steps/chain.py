@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Ensemble, chains_of, empty_state
+from pmm_mcmc.engines.contract import Chunk, chains_of, empty_state
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.langevin.methods import Scheme
 from pmm_mcmc.model.initial_points import box_widths
@@ -81,15 +82,15 @@ class Chain:
         key = rng.integers(0, 2**64, size=2, dtype=np.uint64)
         evaluations = 0
         structure = engine.structure
-        sites = structure.initial_sites()
+        density_parameters = structure.initial_noncentring()
 
         def to_z(x: np.ndarray) -> np.ndarray:
-            return structure.to_z(x, sites)[0]
+            return structure.to_z(x, density_parameters)[0]
 
         def gradient_at(x: np.ndarray) -> np.ndarray | None:
             nonlocal evaluations
             evaluations += 1
-            gradient = engine.gradient_at(to_z(x), sites)
+            gradient = engine.gradient_at(to_z(x), density_parameters)
             return None if np.isnan(gradient).any() else gradient
 
         def jittered(width: float) -> tuple[np.ndarray, np.ndarray] | None:
@@ -110,7 +111,7 @@ class Chain:
         warmup = None
         others = []
         if n_tune == 0:
-            tuned = fixed_setting(arguments, to_z(start), sites)
+            tuned = fixed_setting(arguments, to_z(start), density_parameters)
         else:
             n_others = (FEWEST - 1) * moves_all
             others = [pair for pair in (jittered(1.0 if jitter else _PROBE_WIDTH) for _ in range(n_others)) if pair]
@@ -121,7 +122,9 @@ class Chain:
                     pairs.append((probe, slope))
             positions, slopes = (np.array(column) for column in zip(*pairs, *others, strict=True))
             least = max(THRESHOLDS.least_adapted, int(THRESHOLDS.least_adapted_share * n_tune))
-            warmup = Warmup.start(arguments, n_tune, to_z(positions), slopes, sites=sites, least=least)
+            warmup = Warmup.start(
+                arguments, n_tune, to_z(positions), slopes, density_parameters=density_parameters, least=least
+            )
             tuned = warmup.tuned
         other_starts = to_z(np.array([x for x, _ in others]).reshape(len(others), d))
         companions = Ensemble.start(engine, tuned.coordinates, other_starts, rng)
@@ -130,7 +133,7 @@ class Chain:
         gradient = engine.evaluate(tuned.coordinates, state)
         ensemble = Ensemble(
             np.concatenate([state, companions.state]),
-            np.concatenate([gradient, companions.gradient]),
+            np.concatenate([gradient, companions.evaluation]),
             np.concatenate([key[None], companions.keys]),
         )
         n_grad = np.ones(len(ensemble.keys), int)
@@ -176,7 +179,7 @@ class Chain:
                 self._parts.append(_as_block(self._chunk, slice(self.row)))
             row = self.row - 1
             self.warming.ensemble.state[0] = self._chunk.state[row]
-            self.warming.ensemble.gradient[0] = self._chunk.gradient[row]
+            self.warming.ensemble.evaluation[0] = self._chunk.evaluation[row]
             self.position = self._chunk.model_position[row].copy()
             self.transition += self.row * self.thin
             spent_by_draws = int(self._chunk.n_grad[: self.row].sum())
@@ -199,7 +202,7 @@ class Chain:
         while self.warmup is not None:
             rows = self.warmup.boundary - self.warmup.done
             ensemble = self.warming.ensemble
-            chunk = self._run(engine, ensemble.state[0], ensemble.gradient[0], rows, 1)
+            chunk = self._run(engine, ensemble.state[0], ensemble.evaluation[0], rows, 1)
             self.transition += rows
             self.warming.n_grad[0] += chunk.n_grad.sum()
             self._parts.append(_as_block(chunk, slice(None)))
@@ -218,7 +221,7 @@ class Chain:
         state = ensemble.state[0].copy()
         coordinates = self.tuned.coordinates
         if position is not None:
-            z, _ = engine.structure.to_z(position, coordinates.sites)
+            z, _ = engine.structure.to_z(position, coordinates.density_parameters)
             state[: engine.d] = coordinates.whiten(z)
             self.position = position
         gradient = engine.evaluate(coordinates, state)
@@ -226,7 +229,7 @@ class Chain:
         if np.isnan(chains_of(state).lp[0]):
             raise NotFiniteError
         ensemble.state[0] = state
-        ensemble.gradient[0] = gradient
+        ensemble.evaluation[0] = gradient
 
     def look_ahead(self, engine: NumbaEngine, moves_all: bool) -> tuple[Chunk, TunedParameters, int]:
         """Return the next draws, their tuned parameters and the number of transitions for each.
@@ -243,7 +246,7 @@ class Chain:
         ensemble = self.warming.ensemble
         state = ensemble.state[0].copy()
         began = time.perf_counter()
-        chunk = self._run(engine, state, ensemble.gradient[0].copy(), rows, thin)
+        chunk = self._run(engine, state, ensemble.evaluation[0].copy(), rows, thin)
         if not moves_all and engine.kernel.scheme == Scheme.RECYCLED:
             self._end_point(engine, state, chunk)
         seconds = max((time.perf_counter() - began) / rows, 1e-9)
@@ -279,7 +282,7 @@ class Chain:
             chunk.unstable[0] += 1
             return
         chunk.state[0] = state
-        chunk.gradient[0] = gradient
+        chunk.evaluation[0] = gradient
         chunk.lp[0] = chain.lp[0]
         chunk.position[0] = coordinates.place(chain.u)
 
@@ -300,19 +303,19 @@ class Chain:
             block = Block(*(np.concatenate(arrays, axis=1) for arrays in zip(*self._parts, strict=True)))
             self._parts = []
             if len(warming.n_grad) > 1:
-                companions = warming.ensemble.part(slice(1, None))
+                companions = warming.ensemble.subset(slice(1, None))
                 chunk = companions.advance(engine, self.tuned, block.lp.shape[1], tolerance=self._tolerance)
                 warming.n_grad[1:] += chunk.n_grad.sum(axis=1)
                 block = Block(*(np.concatenate(arrays) for arrays in zip(block, Block.of(chunk), strict=True)))
             warming.ensemble.transition = self.transition
             warming.close(engine, block, stop=stop)
         for chains in (slice(0, 1), slice(1, None)):  # rounding of the chain must not depend on its companions
-            ensemble = warming.ensemble.part(chains)
+            ensemble = warming.ensemble.subset(chains)
             ensemble.change(engine, old, self.tuned.coordinates)
             warming.ensemble.state[chains] = ensemble.state
-            warming.ensemble.gradient[chains] = ensemble.gradient
+            warming.ensemble.evaluation[chains] = ensemble.evaluation
         if warmup.finished or warmup.frozen is not None:
-            warming.ensemble = warming.ensemble.part(slice(0, 1))
+            warming.ensemble = warming.ensemble.subset(slice(0, 1))
             warming.n_grad = warming.n_grad.sum(keepdims=True)
         if warmup.finished:
             warming.warmup = None

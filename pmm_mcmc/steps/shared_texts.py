@@ -31,7 +31,7 @@ _TEXTS = {
     "option": r"""
     option
         2 (default): the drift is corrected in exactly one cell.  1: in each cell with probability :math:`1/K`,
-        independently, as in the paper's theorems; more variable and less stable.
+        independently, as in the paper's theorems; more variable, less stable, and on numba alone.
 """,
     "grid": r"""
     grid

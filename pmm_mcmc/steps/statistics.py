@@ -66,9 +66,11 @@ def rows_of(
 ) -> list[Stats]:
     """Return the ``statistics`` of each draw of a chunk, one for ``thin`` transitions, from the chain before them."""
     d = chunk.position.shape[1]
-    sampled = chunk.position, chunk.gradient
+    sampled = chunk.position, chunk.evaluation
     if "gradient" in statistics:
-        sampled = structure.diagnostic_coordinates(chunk.position, chunk.gradient[:, :d], tuned.coordinates.sites)
+        sampled = structure.diagnostic_coordinates(
+            chunk.position, chunk.evaluation[:, :d], tuned.coordinates.density_parameters
+        )
     constant = {
         "step_size": tuned.step_size,
         "K": tuned.K,

@@ -76,11 +76,11 @@ class Annealer:
         self.transition = 0
         self.spent = 0.0
         self.tuned = TunedParameters(math.nan, 1, math.nan, Coordinates(np.zeros(path.d), np.ones(path.d)), 1)
-        self._draws = 0
-        self._hot: list[np.ndarray] = [np.empty((0, path.d))]
-        self._seen: list[Points] = []
+        self._reference_draws = 0  # how often the reference was drawn from: a part of the key
+        self._hot: list[np.ndarray] = [np.empty((0, path.d))]  # positions below temperature 1, for ascents
+        self._settled: list[Points] = []  # the chains after the later moves of the last call of _settle
         self._others = OtherModes()
-        self._span = THRESHOLDS.ladder_span / (arguments.friction or 1.0)
+        self._span = THRESHOLDS.ladder_span / (arguments.friction or 1.0)  # time of a move
 
     def annealed(self, start: np.ndarray | None, from_prior: bool) -> Annealed:
         """Return the steps of annealing and its chains at the target, from the reference that the ladder will have.
@@ -103,21 +103,21 @@ class Annealer:
         if an ascent found a mode.
         """
         setting = stages[-1].setting
-        draws = self._seen
+        draws = self._settled
         rng = np.random.default_rng([*self.key.tolist(), SEARCHES, 0])
         cold = Points.joined(draws, np.stack)
-        far = self._draw(PRIOR_DRAWS).position
-        self._others, maxima, look_gradients = search_modes_of_ladder(
-            self.path, setting, np.concatenate(self._hot), cold, far, int(self.spent), rng
+        from_reference = self._draw(PRIOR_DRAWS).position
+        self._others, maxima, search_gradients = search_modes_of_ladder(
+            self.path, setting, np.concatenate(self._hot), cold, from_reference, int(self.spent), rng
         )
-        beyond = [self._around(maximum, setting) for maximum in maxima]
+        unmet = [self._around(maximum, setting) for maximum in maxima]
         flat = Points.joined(draws)
         prior = self.path.mixture
-        self.path.mixture, fit_gradients = fitted_mixture(self.path, setting, flat, beyond)
-        self.spent += look_gradients + fit_gradients
+        self.path.mixture, fit_gradients = fitted_mixture(self.path, setting, flat, unmet)
+        self.spent += search_gradients + fit_gradients
         try:
             again, drawn = yield from self._anneal(_MOVES, len(stages) if self.path.has_prior else _MOST_STAGES)
-            nearer = _barrier_of(again) <= (1.0 if beyond else 0.5) * _barrier_of(stages)
+            nearer = _barrier_of(again) <= (1.0 if unmet else 0.5) * _barrier_of(stages)
         except NoLadder:
             if not self.path.has_prior:
                 raise
@@ -137,16 +137,18 @@ class Annealer:
         centred = setting._replace(coordinates=setting.coordinates._replace(centre=maximum))
         points, adapted = self._settle(points, centred, _LAST_MOVES)  # steps of the other modes may be far too long
         self._settle(points, adapted, _LAST_MOVES)
-        return Points.joined(self._seen)
+        return Points.joined(self._settled)
 
     # -- annealing ---------------------------------------------------------------------------------------------------
 
     def _draw(self, n: int) -> Points:
-        self._draws += 1
+        """Return independent draws of the reference."""
+        self._reference_draws += 1
         self.spent += n
-        return self.path.draw((*self.key.tolist(), ANNEALING, self._draws), n)
+        return self.path.draw((*self.key.tolist(), ANNEALING, self._reference_draws), n)
 
     def _anneal(self, last: int, limit: int = _MOST_STAGES) -> Annealed:
+        """Anneal once, with ``last`` moves at the target and at most ``limit`` steps."""
         points = self._draw(self.chains)
         outside = int((~np.isfinite(points.log_ratio)).sum())
         if outside:
@@ -158,7 +160,7 @@ class Annealer:
             raise NoLadder(
                 f"ladder: the log likelihood is not finite at {outside} of {self.chains} draws of {what}; {remedy}"
             )
-        rng = np.random.default_rng([*self.key.tolist(), ANNEALING, 0, self._draws])
+        rng = np.random.default_rng([*self.key.tolist(), ANNEALING, 0, self._reference_draws])
         setting = self._fitted(points.position, points.slope(0.0), 0.0, 0.5)
         stages = [Stage(0.0, setting, points.log_ratio.copy())]
         beta = 0.0
@@ -186,7 +188,7 @@ class Annealer:
 
     def _settle(self, points: Points, setting: TunedParameters, moves: int) -> tuple[Points, TunedParameters]:
         """Make so many moves at one temperature; steps adapt, and halfway the preconditioner is fitted again."""
-        beta = float(setting.coordinates.sites[0])  # type: ignore[index]
+        beta = float(setting.coordinates.density_parameters[0])  # type: ignore[index]
         history = []
         for i in range(moves):
             moved = self.path.move(setting, points, self.keys[: len(points.position)], self.transition, 1)
@@ -199,7 +201,7 @@ class Annealer:
             if i == moves // 2:
                 newest = Points.joined(history[1:])
                 setting = self._fitted(newest.position, newest.slope(beta), beta, setting.step_size)
-        self._seen = history[moves // 4 :]
+        self._settled = history[moves // 4 :]
         return points, setting
 
     # -- settings ----------------------------------------------------------------------------------------------------
@@ -207,6 +209,7 @@ class Annealer:
     def _fitted(
         self, position: np.ndarray, slope: np.ndarray, beta: float, step: float, quickly: bool = False
     ) -> TunedParameters:
+        """Return a setting fitted to positions and gradients ``(n, d)`` of chains at one temperature."""
         if self.arguments.scaling is not None:
             coordinates = Coordinates(position.mean(axis=0), np.array(self.arguments.scaling))
         elif quickly:
@@ -214,16 +217,19 @@ class Annealer:
         else:
             coordinates = best_coordinates(position, slope)
         friction = adjusted_friction(step) * (self.arguments.friction or 1.0)
-        coordinates = coordinates._replace(sites=self.path.parameters_at(beta))
+        coordinates = coordinates._replace(density_parameters=self.path.parameters_at(beta))
         return self._with_step(TunedParameters(step, 1, friction, coordinates, 1), step)
 
     def _with_step(self, setting: TunedParameters, step: float) -> TunedParameters:
+        """Return a setting with another step, and as many transitions in a move as take its time."""
         step = min(step, self._span)
         self.tuned = setting._replace(step_size=step, K=max(1, min(MOST_TRANSITIONS, round(self._span / step))))
         return self.tuned
 
     def _at(self, setting: TunedParameters, beta: float) -> TunedParameters:
-        return setting._replace(coordinates=setting.coordinates._replace(sites=self.path.parameters_at(beta)))
+        return setting._replace(
+            coordinates=setting.coordinates._replace(density_parameters=self.path.parameters_at(beta))
+        )
 
 
 def rejections_of(stages: list[Stage]) -> tuple[np.ndarray, np.ndarray]:
@@ -233,4 +239,5 @@ def rejections_of(stages: list[Stage]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _barrier_of(stages: list[Stage]) -> float:
+    """Return the barrier between reference and target, as annealing has met it."""
     return float(barriers(rejections_of(stages)[1]).sum())

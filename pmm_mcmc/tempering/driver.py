@@ -120,7 +120,7 @@ class Tempering(Driver):
             n_grad = scan.n_grad.sum(axis=1) + (self._searched() if ladder.done % SEARCH_EVERY == 0 else 0)
             ladder.n_grad += n_grad
             chunk.position[:, done] = scan.cold.position
-            chunk.gradient[:, done] = scan.cold.slope(1.0)
+            chunk.evaluation[:, done] = scan.cold.slope(1.0)
             chunk.lp[:, done] = scan.cold.lp
             chunk.accept[:, done] = scan.accept[:, -1]
             chunk.n_grad[:, done] = n_grad

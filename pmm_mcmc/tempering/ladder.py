@@ -172,8 +172,8 @@ class Ladder:
         def explore(k: int) -> Moved:
             chain = slot[:, k]
             points = Points(self.position[chain], self.evaluation[chain])
-            thin = self.settings[k].steps_per_draw
-            return path.move(self.settings[k], points, self.keys[chain], self.transition, thin)
+            moves = self.settings[k].steps_per_draw
+            return path.move(self.settings[k], points, self.keys[chain], self.transition, moves)
 
         for k, moved in zip(range(1, N + 1), each(explore, range(1, N + 1)), strict=True):
             self._put(k, moved.points)

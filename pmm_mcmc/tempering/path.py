@@ -9,7 +9,8 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import Engine, Ensemble, chains_of, empty_state, evaluated_at
+from pmm_mcmc.engines.contract import Engine, chains_of, empty_state, evaluated_at
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.model.mixture import GaussianMixture, path_numbers
 from pmm_mcmc.warmup.ascent import Density
 
@@ -124,10 +125,13 @@ class TemperingPath:
 
         return density
 
-    def move(self, setting: TunedParameters, points: Points, keys: np.ndarray, start: int, thin: int) -> Moved:
-        """Make ``thin`` moves of each point at the temperature of a setting: ``K`` transitions each, from rest."""
+    def move(self, setting: TunedParameters, points: Points, keys: np.ndarray, start: int, moves: int) -> Moved:
+        """Make so many moves of each point at the temperature of a setting, of ``K`` transitions from rest each.
+
+        ``start`` is the number of moves that the keys have been used for.
+        """
         d = self.d
-        beta = float(setting.coordinates.sites[0])  # type: ignore[index]
+        beta = float(setting.coordinates.density_parameters[0])  # type: ignore[index]
         coordinates = setting.coordinates
         u = coordinates.whiten(points.position)
         state = empty_state(u, np.zeros(d))
@@ -138,6 +142,6 @@ class TemperingPath:
         chains.evaluated[:] = u
         chains.lp[:, 0] = evaluation[:, -1] + beta * evaluation[:, -2]
         ensemble = Ensemble(state, evaluation, keys, start * MOST_TRANSITIONS)
-        chunk = self.engine.advance(setting, ensemble, 1, thin=thin * setting.K)
+        chunk = self.engine.advance(setting, ensemble, 1, thin=moves * setting.K)
         moved = Points(chunk.position[:, 0].copy(), evaluation)
         return Moved(moved, chunk.n_grad[:, 0], chunk.accept[:, 0], chunk.unstable[:, 0])

@@ -34,7 +34,7 @@ _FITTED = 4000
 # Scans of a round from whose draws between reference and posterior ascents start.
 _KEPT_HOT = 8
 # Moves between two swaps, at most.
-_MOST_THIN = 16
+_MOST_MOVES = 16
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ class Tuner(Annealer):
         steady = 0
         while True:
             left = self.tune - ladder.transition
-            thin = max(setting.steps_per_draw for setting in ladder.settings[1:])
+            moves = max(setting.steps_per_draw for setting in ladder.settings[1:])
             enough = 1 if pairs_for(self.barrier) == pairs_for(0.0) else 2  # no ladder has fewer pairs
-            last = left < 3 * scans * thin or steady >= enough
+            last = left < 3 * scans * moves or steady >= enough
             rejections = yield from self._round(ladder, scans, last)
             previous = self.barrier
             self.barrier = float(barriers(rejections).sum())
@@ -134,32 +134,28 @@ class Tuner(Annealer):
         ladder.n_grad = np.full(ladder.replicas, self.spent / ladder.replicas)
 
     def _round(self, ladder: Ladder, scans: int, last: bool) -> Generator[None, None, np.ndarray]:
-        """Make so many scans, fit each level to its draws unless it is the last round, and return pairs' rejections."""
-        C = ladder.replicas
+        """Make so many scans, then set each level by its draws; return the rejection of each pair."""
+        replicas = ladder.replicas
         levels = ladder.pairs + 1
-        fitting_scans = max(scans // 2, min(scans, _FITTED // C))
-        log_ratio = np.empty((scans, C, levels))
-        previous = np.empty((scans, C, levels))
-        swaps = np.zeros(levels - 1)
+        fitting_scans = max(scans // 2, min(scans, _FITTED // replicas))  # those at the end, to which levels are fitted
+        log_ratio = np.empty((scans, replicas, levels))
+        log_ratio_before = np.empty((scans, replicas, levels))
+        swap_rate = np.zeros(levels - 1)
         draws: list[Points] = []
-        block = max(1, scans // _BLOCKS)
         accept: list[np.ndarray] = []
         for i in range(scans):
             scan: Scan = ladder.advance(self.path, self._each)
             log_ratio[i] = scan.log_ratio
-            previous[i] = scan.before
-            swaps += scan.swaps.mean(axis=0) / scans
+            log_ratio_before[i] = scan.before
+            swap_rate += scan.swaps.mean(axis=0) / scans
             ladder.n_grad += scan.n_grad.sum(axis=1)
             accept.append(scan.accept.mean(axis=0))
-            if i >= scans - fitting_scans and i % max(1, fitting_scans * C // _FITTED) == 0:
+            if i >= scans - fitting_scans and i % max(1, fitting_scans * replicas // _FITTED) == 0:
                 draws.append(Points(ladder.position[ladder.slot], ladder.evaluation[ladder.slot]))
             if self.path.mixture is None and (i + 1) % max(1, scans // _KEPT_HOT) == 0:
                 self._hot.append(ladder.position[ladder.slot[:, 1:-1]].reshape(-1, self.path.d))
-            if (i + 1) % block == 0:
-                mean = np.mean(accept, axis=0)
-                for k in range(1, levels):
-                    step = step_for_acceptance(ladder.settings[k].step_size, float(mean[k]))
-                    ladder.settings[k] = self._with_step(ladder.settings[k], step)
+            if (i + 1) % max(1, scans // _BLOCKS) == 0:
+                self._adapt_steps(ladder, np.mean(accept, axis=0))
                 accept = []
             self.transition = ladder.transition
             self.spent = float(ladder.n_grad.sum())
@@ -167,15 +163,23 @@ class Tuner(Annealer):
         self._last = log_ratio.reshape(-1, levels)
         self._cold = [points.take((slice(None), -1)) for points in draws]
         for k in range(1, levels):
-            old = ladder.settings[k]
-            beta = float(ladder.betas[k])
-            met = Points.joined([points.take((slice(None), k)) for points in draws])
-            fitted = old if last else self._fitted(met.position, met.slope(beta), beta, old.step_size)
+            setting = ladder.settings[k]
             # Swaps that are accepted forget the log ratio, too.
-            limit = math.ceil(_MOST_THIN * min(1.0, 2.0 * float(1.0 - swaps[k - 1 : k + 1].mean())) ** 2)
-            thin = min(max(1, limit), _thin(previous[:, :, k], log_ratio[:, :, k], old.steps_per_draw))
-            ladder.settings[k] = fitted._replace(steps_per_draw=thin)
-        return 1.0 - swaps
+            rejection = float(1.0 - swap_rate[k - 1 : k + 1].mean())
+            limit = max(1, math.ceil(_MOST_MOVES * min(1.0, 2.0 * rejection) ** 2))
+            moves = _moves_between_swaps(log_ratio_before[:, :, k], log_ratio[:, :, k], setting.steps_per_draw)
+            if not last:
+                beta = float(ladder.betas[k])
+                level_draws = Points.joined([points.take((slice(None), k)) for points in draws])
+                setting = self._fitted(level_draws.position, level_draws.slope(beta), beta, setting.step_size)
+            ladder.settings[k] = setting._replace(steps_per_draw=min(limit, moves))
+        return 1.0 - swap_rate
+
+    def _adapt_steps(self, ladder: Ladder, accept: np.ndarray) -> None:
+        """Adapt the step of each level but the reference to its mean acceptance."""
+        for k in range(1, len(accept)):
+            step = step_for_acceptance(ladder.settings[k].step_size, float(accept[k]))
+            ladder.settings[k] = self._with_step(ladder.settings[k], step)
 
     def search_modes(self, ladder: Ladder) -> None:
         """Search for modes that no draw of the last round at the posterior is in, where the reference is the prior."""
@@ -193,14 +197,17 @@ class Tuner(Annealer):
         ladder.n_grad += (gradients + PRIOR_DRAWS) / ladder.replicas
 
 
-def _thin(previous: np.ndarray, log_ratio: np.ndarray, thin: int) -> int:
-    """Return the number of moves after which the correlation of log ratios is below one half."""
-    x = previous[1:].ravel()
-    y = log_ratio[1:].ravel()
+def _moves_between_swaps(start: np.ndarray, end: np.ndarray, moves: int) -> int:
+    """Return the number of moves after which log ratios correlate by less than one half.
+
+    ``start`` and ``end`` ``(scan, replica)`` are the log ratios at both ends of so many ``moves``.
+    """
+    x = start[1:].ravel()
+    y = end[1:].ravel()
     x = x - x.mean()
     y = y - y.mean()
     scale = math.sqrt(float((x**2).sum() * (y**2).sum()))
-    rho = float((x * y).sum()) / scale if scale > 0.0 else 0.0
-    if not 0.0 < rho < 1.0:
-        return 1 if rho <= 0.0 else _MOST_THIN
-    return max(1, min(_MOST_THIN, math.ceil(thin * math.log(0.5) / math.log(rho))))
+    correlation = float((x * y).sum()) / scale if scale > 0.0 else 0.0
+    if not 0.0 < correlation < 1.0:
+        return 1 if correlation <= 0.0 else _MOST_MOVES
+    return max(1, min(_MOST_MOVES, math.ceil(moves * math.log(0.5) / math.log(correlation))))

@@ -8,7 +8,7 @@ It looks at positions and gradients of the chains, and at nothing else.
     blocks of 25, 32 ...  one friction    70 % at    each judges the setting on
     draws; after each:    after another,  the        new draws: unstable steps,
     preconditioner,       the best one    latest     Stein identity
-    sites, step size      is kept                      │ fails: shorter step, and
+    non-centring, step    is kept                      │ fails: shorter step, and
                                                        ◄─┘ one more check
 
 :mod:`~pmm_mcmc.warmup.timetable` says when a block ends, :mod:`~pmm_mcmc.warmup.schedule` what follows from its draws,

@@ -65,7 +65,7 @@ def refitted(arguments: MethodArguments, coordinates: Coordinates, window: Block
     if arguments.scaling is not None:
         return coordinates._replace(centre=position.mean(axis=0))
     fitted = best_coordinates(position, _rows(window.gradient.swapaxes(0, 1), usable.T))
-    return fitted._replace(sites=coordinates.sites)
+    return fitted._replace(density_parameters=coordinates.density_parameters)
 
 
 def _rows(draws: np.ndarray, usable: np.ndarray) -> np.ndarray:

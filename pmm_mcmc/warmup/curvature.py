@@ -1,4 +1,4 @@
-"""The largest curvature at draws, by power iteration on differences of gradients."""
+"""The curvature of the posterior in its steepest directions, by power iteration on differences of gradients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["LocalCurvature"]
 
 @dataclass
 class LocalCurvature:
-    r"""Largest :math:`|\partial g\, v| / |v|` over directions ``v``, at some of the draws.
+    r"""An estimate of the largest curvature at draws: of :math:`|\partial g\, v| / |v|` over directions ``v``.
 
     Differences between successive draws average over directions, and in many dimensions miss the few steep ones.  Power
     iteration finds these: each iteration costs one gradient, at a point close to the draw.  It starts from the
@@ -36,9 +36,10 @@ class LocalCurvature:
         gradient_at: Callable[[np.ndarray], np.ndarray],
         remainder: bool,
     ) -> float:
-        """Return the median over eight draws, evenly spaced, of whitened draws ``(n, d)`` with their gradients.
+        """Return the median of the largest curvatures at eight of the whitened draws ``(n, d)``, evenly spaced.
 
-        Of the gradient's ``remainder`` it is, if the harmonic flow integrates the linear part ``-y``.
+        ``gradient`` ``(n, d)`` are the gradients there; ``gradient_at`` returns that at another place.  If the harmonic
+        flow integrates the linear part ``-y`` of the gradient, the curvature is that of the ``remainder``.
         """
         n, d = position.shape
         rows = np.unique(np.linspace(0, n - 1, THRESHOLDS.curvature_points).astype(int))

@@ -25,7 +25,7 @@ import numpy as np
 import xarray as xr
 
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Engine, at_draw, model_side
+from pmm_mcmc.engines.contract import Chunk, Engine, model_side
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import GHMC, METHODS, OVERDAMPED, Kernel
 from pmm_mcmc.warmup.block_checks import steps_for_autocorrelation
@@ -113,9 +113,9 @@ class Equilibration:
     def begin(cls, warming: Warming, kernel: Kernel, arguments: MethodArguments, length: int) -> Equilibration:
         """Turn the chains of a finished warm-up into those of an equilibration, at their last draws, at no cost."""
         ensemble = warming.ensemble
-        ensemble.state = at_draw(ensemble.state, kernel, GHMC)
+        ensemble.rest_at_draws(kernel, GHMC)
         d = ensemble.state.shape[1] // 4
-        start, _ = model_side(warming.tuned.coordinates.place(ensemble.state[:, :d]), ensemble.gradient)
+        start, _ = model_side(warming.tuned.coordinates.place(ensemble.state[:, :d]), ensemble.evaluation)
         tuned = adjusted_setting(warming.tuned, kernel)
         rows = max(2, min(THRESHOLDS.adaptation_block, -(-16 * THRESHOLDS.adaptation_block // len(start))))
         return cls(tuned, length, arguments.steps_per_draw, start.mean(axis=0), min(rows, length))

@@ -33,7 +33,7 @@ def default_friction(kernel: Kernel, step: float) -> float:
 
 
 def _spreads(position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return variances of whitened draws ``(n, d)`` along principal directions, widest first, and these as columns."""
+    """Return variances of whitened draws ``(n, d)`` along principal directions, largest first, and these as columns."""
     n, d = position.shape
     centred = position - position.mean(axis=0)
     if d > min(MOST_DENSE, n // 2):
@@ -68,7 +68,10 @@ def slow_jumps(position: np.ndarray, window: np.ndarray) -> float:
 
 @dataclass
 class FrictionTrial:
-    """A trial of one friction after the other, from the default down, by the :func:`slow_jumps` of a window."""
+    """A trial of one friction after the other, from the default down; the one with the largest jumps is the best.
+
+    The jumps are :func:`slow_jumps`, along the slow directions of a ``window`` ``(m, d)`` of whitened draws.
+    """
 
     window: np.ndarray
     _scores: list[float] = field(default_factory=list)

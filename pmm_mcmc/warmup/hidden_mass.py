@@ -37,7 +37,7 @@ def mass_around(places: np.ndarray, places_lp: np.ndarray, y: np.ndarray, lp: np
 def follows_gradient(
     value: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], y: np.ndarray, longest: float
 ) -> np.ndarray:
-    """Return whether the log density changes by what gradients say, inwards and until these say two at most.
+    """Return whether the log density changes as its gradients say on a way inwards on which they say 2 nats at most.
 
     A difference of large numbers, such as of log-gamma functions, is rounding far out, of thousands if they are of
     1e19: it does not follow its gradient, or that does not follow itself.  ``value`` returns log densities and
@@ -82,7 +82,7 @@ def mass_about(
 
 
 def _share(log_masses: np.ndarray, y: np.ndarray, lp: np.ndarray) -> float:
-    """Return the share of the mean of these masses in its sum with that of the draws; 0 if it is small.
+    """Return the mean of these masses over its sum with the mass that draws stand for; 0 if it is small.
 
     Draws stand for the exponential of the mean log density and the entropy.  That of independent Gaussians as wide, and
     no narrower than the whitened coordinates should be, is larger: draws stand for less, not more.

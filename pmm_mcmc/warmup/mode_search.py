@@ -21,7 +21,8 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import Block, TunedParameters
-from pmm_mcmc.engines.contract import Engine, Ensemble, chains_of, empty_state, model_side
+from pmm_mcmc.engines.contract import Engine, chains_of, empty_state, model_side
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.warmup.ascent import Ascents
 from pmm_mcmc.warmup.empty_modes import starts_elsewhere
@@ -77,13 +78,13 @@ def search_modes(
     coordinates, if there are any, are among the candidates; ascents start from ``maxima`` ``(n, d)`` too.
     """
     limit = int(min(SEARCH.search_share * n_grad, SEARCH.most_gradients))
-    search = _Search(engine, tuned, limit, rng)
+    search = ModeSearch(engine, tuned, limit, rng)
     if engine.d == 0 or limit < SEARCH.ascents_together * SEARCH.least_ascent:
         return search.outcome(OtherModes())
     return search.outcome(search.run(draws, prior, maxima))
 
 
-class _Search:
+class ModeSearch:
     """A search with ``limit`` gradients, of which ``spent`` are spent, for ``other_maxima``, those of other modes.
 
     Positions ``y`` are whitened; the log densities ``lp`` are those of ``y`` up to one constant.

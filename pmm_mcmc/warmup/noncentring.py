@@ -1,8 +1,8 @@
 """The fit of the non-centring, to the same window of draws as the preconditioner.
 
-``x`` are the model's coordinates and ``z`` the non-centred ones, in which the warm-up works.  The numbers called
-``sites`` say how far each element of a variable whose location or scale depends on others is non-centred.  Before each
-update of the warm-up they are fitted again, and the window is expressed in the new ``z``.  This evaluates no gradients.
+Its parameters say how far each variable with a parent is non-centred.  ``x`` are the model's coordinates and ``z`` the
+non-centred ones, in which the warm-up works.  Before each update of the warm-up the parameters are fitted again and the
+window is expressed in the new ``z``.  This evaluates no gradients.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class NoncentringFit:
     def learn(
         self, structure: Structure, old: np.ndarray, blocks: list[Block], length: int
     ) -> tuple[np.ndarray, list[Block]]:
-        """Fit the sites to the newest ``length`` draws; return them, and these draws in the new coordinates.
+        """Fit the non-centring to the newest ``length`` draws; return it, and these draws in the new coordinates.
 
-        ``blocks`` are the draws so far, in the coordinates of the ``old`` sites.
+        ``blocks`` are the draws so far, in the coordinates of the ``old`` non-centring.
         """
         newest = blocks[-1].lp.shape[1]
         chains, _, d = blocks[-1].position.shape
@@ -58,11 +58,11 @@ class NoncentringFit:
         if good.sum() < 2:
             return old, blocks
         at_x, of_x, of_z = (array[good] for array in arrays)
-        sites = structure.learn(at_x, of_x, of_z, old)
-        z, log_det = structure.to_z(x, sites)
-        _, gradient = structure.pull_back(z, slope, sites)
+        noncentring = structure.learn(at_x, of_x, of_z, old)
+        z, log_det = structure.to_z(x, noncentring)
+        _, gradient = structure.pull_back(z, slope, noncentring)
         _, old_log_det = structure.to_z(x, old)
         window = window._replace(position=z, gradient=gradient, lp=window.lp - old_log_det + log_det)
         cut = window.lp.shape[1] - newest
         earlier_blocks = [Block(*(array[:, :cut] for array in window))] if cut else []
-        return sites, [*earlier_blocks, Block(*(array[:, cut:] for array in window))]
+        return noncentring, [*earlier_blocks, Block(*(array[:, cut:] for array in window))]

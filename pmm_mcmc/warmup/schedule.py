@@ -89,7 +89,7 @@ class Warmup:
         position: np.ndarray,
         gradient: np.ndarray,
         *,
-        sites: np.ndarray | None = None,
+        density_parameters: np.ndarray | None = None,
         least: int = THRESHOLDS.least_adapted,
         shortest: int = THRESHOLDS.first_block,
         ends: str = "length",
@@ -100,7 +100,7 @@ class Warmup:
         else:
             scale = np.array(arguments.scaling)
         friction = arguments.friction or default_friction(arguments.kernel, 1.0)
-        tuned = TunedParameters(1.0, 1, friction, Coordinates(position[0].copy(), scale, sites), 1)
+        tuned = TunedParameters(1.0, 1, friction, Coordinates(position[0].copy(), scale, density_parameters), 1)
         self = cls(arguments, length, tuned, least, shortest, ends)
         nothing = np.zeros((1, len(position)))
         window = Block(position[None], gradient[None], *[nothing] * 5)
@@ -207,7 +207,7 @@ class Warmup:
         previous = self.tuned
         length = max(math.ceil(THRESHOLDS.window * self.done), self.blocks[-1].lp.shape[1])
         if engine is not None and self._noncentring.positions and self._trial is None:
-            self._fit_sites(engine.structure, length)
+            self._fit_noncentring(engine.structure, length)
         block = self.blocks[-1]
         d = block.position.shape[2]
         n = block.lp.shape[1]
@@ -244,16 +244,20 @@ class Warmup:
         self.blocks = []
         self._noncentring = NoncentringFit()
 
-    def _fit_sites(self, structure: Structure, length: int) -> None:
+    def _fit_noncentring(self, structure: Structure, length: int) -> None:
         coordinates = self.tuned.coordinates
-        assert coordinates.sites is not None
-        sites, self.blocks = self._noncentring.learn(structure, coordinates.sites, self.blocks, length)
-        self.tuned = self.tuned._replace(coordinates=coordinates._replace(sites=sites))
+        assert coordinates.density_parameters is not None
+        density_parameters, self.blocks = self._noncentring.learn(
+            structure, coordinates.density_parameters, self.blocks, length
+        )
+        self.tuned = self.tuned._replace(coordinates=coordinates._replace(density_parameters=density_parameters))
 
     def _refit(self, window: Block, usable: np.ndarray, engine: Engine | None) -> None:
         coordinates = block_checks.refitted(self.arguments, self.tuned.coordinates, window, usable)
         self.tuned = self.tuned._replace(coordinates=coordinates)
-        gradient_at = None if engine is None else partial(engine.gradient_at, sites=coordinates.sites)
+        gradient_at = (
+            None if engine is None else partial(engine.gradient_at, density_parameters=coordinates.density_parameters)
+        )
         self._curvature = block_checks.curvature(self.arguments, coordinates, window, usable, self._local, gradient_at)
 
     def _restep(self, window: Block, usable: np.ndarray, block: Block, failing: float) -> None:

@@ -1,7 +1,7 @@
 """The thresholds of the search for modes that no chain has visited: the meaning of each, and its measured effect.
 
 "Half, double" says how many of 8 runs differ where the threshold is halved and doubled
-(``benchmarks/frozen/thresholds.txt``).
+(``benchmarks/frozen/thresholds.txt``, where ascents are called climbs, and those from candidates scouts).
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ class SearchThresholds:
     takes 3 to 6 gradients where the posterior is near a Gaussian, 20 to 40 in a mixture."""
     least_ascent: int = 8
     """Gradients for an ascent, at least.  Half, double: 3, 3 of 8 runs differ."""
+
+    gradients_elsewhere: int = 10
+    """Gradients of the short search that follows a start from a former run, for each of four chains or more."""
 
     # -- where ascents start -----------------------------------------------------------------------------------------
 

@@ -246,7 +246,9 @@ def _allowed(arguments: MethodArguments, tuned: TunedParameters) -> float:
     return allowed_error(arguments.target_bias, len(tuned.coordinates.centre))
 
 
-def fixed_setting(arguments: MethodArguments, centre: np.ndarray, sites: np.ndarray | None = None) -> TunedParameters:
+def fixed_setting(
+    arguments: MethodArguments, centre: np.ndarray, density_parameters: np.ndarray | None = None
+) -> TunedParameters:
     """Return the setting of a run without warm-up; raise an error if the step size is "auto"."""
     if arguments.step_size is None:
         raise ValueError(
@@ -256,5 +258,5 @@ def fixed_setting(arguments: MethodArguments, centre: np.ndarray, sites: np.ndar
     scale = np.ones_like(centre) if arguments.scaling is None else np.array(arguments.scaling)
     friction = arguments.friction or default_friction(arguments.kernel, arguments.step_size)
     K = midpoint_count(arguments, arguments.step_size, friction, 1.0, allowed_error(arguments.target_bias, len(centre)))
-    coordinates = Coordinates(centre.copy(), scale, sites)
+    coordinates = Coordinates(centre.copy(), scale, density_parameters)
     return TunedParameters(arguments.step_size, K, friction, coordinates, arguments.steps_per_draw or 1)

@@ -181,5 +181,21 @@ class Thresholds:
     100 and 1,000 dimensions the start was forgotten (autocorrelation 0.1) after 24 and 20 gradients; after 32 and 27
     at half of it."""
 
+    # -- starts from a former run (warm_start) -----------------------------------------------------------------------
+
+    candidates: int = 8
+    """Former draws that are looked at for the starts, for each chain; four times as many at least.  Not measured."""
+    most_candidates: int = 256
+    """Former draws that are looked at, at most.  Bounds time."""
+    pareto_k: float = 0.7
+    """Pareto's ``k`` of the ratios of densities from which on draws are not resampled by them (Vehtari et al.)."""
+    other_scale: float = 2.0
+    """Factor of a whitened coordinate's scale, by positions and gradients, from which on a setting is refined; dropped
+    from its square on."""
+    least_accepted: float = 0.6
+    """Acceptance of the chain that accepts least in the block that checks a setting, below which it is refined."""
+    least_accepted_usable: float = 0.3
+    """The same, below which it is dropped."""
+
 
 THRESHOLDS = Thresholds()

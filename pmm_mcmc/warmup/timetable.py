@@ -39,7 +39,7 @@ def shortest_block(chains: int) -> int:
 
 
 def learnt_from(chains: int, rows: int, training: int) -> int:
-    """Return how many chains a block is learnt from: more than ``training`` if these have fewer draws than at first."""
+    """Return the number of chains that a block is learnt from: in short blocks more than ``training``."""
     return min(chains, max(training, -(-training * THRESHOLDS.first_block // rows)))
 
 

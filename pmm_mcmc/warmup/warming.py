@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Engine, Ensemble
+from pmm_mcmc.engines.contract import Chunk, Engine
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.warmup import timetable
 from pmm_mcmc.warmup.block_checks import narrowness, past_transient, replacements
@@ -87,21 +88,27 @@ class Warming:
         """
         if length == 0:
             fixed_setting(arguments, starts[0])
-        sites = engine.structure.initial_sites()
-        starts, _ = engine.structure.to_z(starts, sites)
-        gradients = engine.gradient_at(starts, sites)
+        density_parameters = engine.structure.initial_noncentring()
+        starts, _ = engine.structure.to_z(starts, density_parameters)
+        gradients = engine.gradient_at(starts, density_parameters)
         bad = np.flatnonzero(~np.isfinite(gradients).all(axis=1))
         if bad.size:
             raise ValueError(f"starts[{bad[0]}]: the log density or its gradient is not finite there; start elsewhere")
         if length == 0:
             warmup = None
-            tuned = fixed_setting(arguments, starts[0], sites)
+            tuned = fixed_setting(arguments, starts[0], density_parameters)
         else:
             shortest = timetable.shortest_block(len(starts))
             training = slice(timetable.learnt_from(len(starts), shortest, training_chains(engine.d)))
             ends = "passed" if checked else "frozen"
             warmup = Warmup.start(
-                arguments, length, starts[training], gradients[training], sites=sites, shortest=shortest, ends=ends
+                arguments,
+                length,
+                starts[training],
+                gradients[training],
+                density_parameters=density_parameters,
+                shortest=shortest,
+                ends=ends,
             )
             tuned = warmup.tuned
         ensemble = Ensemble.start(engine, tuned.coordinates, starts, rng)
@@ -126,18 +133,18 @@ class Warming:
 
         ``observe`` is called with each ``batch`` of chains of this process, counted from its first, and their draws.
         """
-        local_ensemble = self.ensemble.part(processes.own)
+        local_ensemble = self.ensemble.subset(processes.own)
         n_grad = self.n_grad[processes.own].copy()
         lp = np.empty((len(n_grad), rows))
         narrow = np.empty(len(n_grad))
         for chains, chunk in local_ensemble.advance_in_batches(engine, setting, rows, batch, tolerance=tolerance):
             lp[chains] = chunk.sampled_lp
-            narrow[chains] = narrowness(chunk.gradient, engine.d)
+            narrow[chains] = narrowness(chunk.evaluation, engine.d)
             n_grad[chains] += chunk.n_grad.sum(axis=1)
             observe(chains, chunk)
         self.ensemble.transition = local_ensemble.transition
-        self.ensemble.state, self.ensemble.gradient, self.n_grad, lp, narrow = processes.join(
-            local_ensemble.state, local_ensemble.gradient, n_grad, lp, narrow
+        self.ensemble.state, self.ensemble.evaluation, self.n_grad, lp, narrow = processes.join(
+            local_ensemble.state, local_ensemble.evaluation, n_grad, lp, narrow
         )
         return past_transient(-lp, engine.d, narrow)
 

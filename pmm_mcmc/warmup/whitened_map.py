@@ -30,12 +30,12 @@ class WhitenedMap:
 
     def whiten(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return whitened positions of the model's ``x``, and the log determinants of the non-centring there."""
-        z, log_det = self._structure.to_z(x, self._coordinates.sites)
+        z, log_det = self._structure.to_z(x, self._coordinates.density_parameters)
         return self._coordinates.whiten(z), log_det
 
     def place(self, y: np.ndarray) -> np.ndarray:
         """Return the model's positions of whitened ones."""
-        return self._structure.to_x(self._coordinates.place(y), self._coordinates.sites)
+        return self._structure.to_x(self._coordinates.place(y), self._coordinates.density_parameters)
 
     def around(self, centre: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Make a position the centre of angles, and return others with their angles turned to within half a turn."""

@@ -13,7 +13,8 @@ from reference import engine, gaussian
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import affine_scale, best_coordinates
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Ensemble, empty_state
+from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED
 
 D, RANK = 40, 6

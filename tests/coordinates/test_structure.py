@@ -1,13 +1,13 @@
-"""What is read of a model, what is said of it, what is refused, and that sites are learnt exactly where they can be."""
+"""What is read of a model, what is said of it, what is refused, and what is learnt exactly."""
 
 import numpy as np
 import pymc as pm
 import pytensor
 import pytest
-from hierarchy_models import build, by_hand, densities, eight_schools, some_sites, two_scales
+from hierarchy_models import build, by_hand, densities, eight_schools, some_noncentring, two_scales
 
 import pmm_mcmc as pmm
-from pmm_mcmc.coordinates.site import or_nan
+from pmm_mcmc.coordinates.child import or_nan
 
 pytestmark = pytest.mark.pymc
 
@@ -154,7 +154,7 @@ def with_a_gaussian_rest(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_gaussian_site_is_learnt_exactly(case):
+def test_a_gaussian_rest_is_learnt_exactly(case):
     """Draws of no law at all: the regression is linear, and its noise is none where the rest is a Gaussian."""
     model, a, H = with_a_gaussian_rest(case)
     plain, mapped, start = densities(model)
@@ -170,12 +170,12 @@ def test_a_gaussian_site_is_learnt_exactly(case):
             point[name] = row[begin : begin + size].reshape(shape)
             begin += size
         gradients.append(f(point))
-    slope, sites = np.array(gradients), some_sites(structure, rng)
-    z, _ = structure.to_z(at, sites)
-    _, gradient = structure.pull_back(z, slope, sites)
-    learnt = structure.learn(at, slope, gradient, sites)
+    slope, noncentring = np.array(gradients), some_noncentring(structure, rng)
+    z, _ = structure.to_z(at, noncentring)
+    _, gradient = structure.pull_back(z, slope, noncentring)
+    learnt = structure.learn(at, slope, gradient, noncentring)
     (child,) = structure.children
-    found_a, found_h = child.site(learnt[: child.n_sites])
+    found_a, found_h = child.split(learnt[: child.n_parameters])
     # But for the four draws that the prior guess counts for.
     np.testing.assert_allclose(np.ravel(found_a), a, atol=0.02, rtol=0.02)
     if case == "grouped":
@@ -188,16 +188,16 @@ def test_a_gaussian_site_is_learnt_exactly(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_under_the_exact_site_the_child_is_standard_normal_whatever_its_parents(case):
+def test_under_exact_parameters_the_child_is_standard_normal_whatever_its_parents(case):
     model, a, H = with_a_gaussian_rest(case)
     _, mapped, start = densities(model)
     flat, outputs = mapped.graph
     of_z = pytensor.function([flat], outputs, mode="FAST_COMPILE")
     (child,) = mapped.structure.children
     h = np.stack([H[i : i + 2, i : i + 2] for i in (0, 2, 4)]) if case == "grouped" else np.diag(H)
-    sites = mapped.structure.initial_sites()
-    sites[: child.n_sites] = np.concatenate([a, h.ravel()])
-    mapped.sites.set_value(sites)
+    noncentring = mapped.structure.initial_noncentring()
+    noncentring[: child.n_parameters] = np.concatenate([a, h.ravel()])
+    mapped.density_parameters.set_value(noncentring)
     rng = np.random.default_rng(6)
     for _ in range(5):
         z = start + rng.normal(size=start.size)
@@ -209,14 +209,14 @@ def test_matrices_of_draws_are_made_a_part_at_a_time():
     """What all at a time are, however many draws there are."""
     for name in ("lkj of three", "Gaussian process", "walks"):
         structure = structure_of(build(name))
-        rng, sites = np.random.default_rng(7), some_sites(structure, np.random.default_rng(8))
+        rng, noncentring = np.random.default_rng(7), some_noncentring(structure, np.random.default_rng(8))
         x, slope = rng.normal(size=(2, 40, structure.d)) * 0.3
         results = []
         for rows in (40, 7):
             structure._rows = rows
-            z, log_det = structure.to_z(x, sites)
-            _, gradient = structure.pull_back(z, slope, sites)
-            results.append([z, log_det, gradient, structure.learn(x, slope, gradient, sites)])
-            results[-1] += structure.degree(x, sites).values()
+            z, log_det = structure.to_z(x, noncentring)
+            _, gradient = structure.pull_back(z, slope, noncentring)
+            results.append([z, log_det, gradient, structure.learn(x, slope, gradient, noncentring)])
+            results[-1] += structure.degree(x, noncentring).values()
         for whole, parts in zip(*results, strict=True):
             np.testing.assert_allclose(parts, whole, rtol=1e-10, atol=1e-10)

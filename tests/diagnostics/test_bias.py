@@ -225,7 +225,7 @@ def test_the_curvature_is_measured_for_a_given_step_too(method, given):
     none = np.zeros((4, 30), dtype=int)
     warmup.observe(Block(x, -precision * x, -0.5 * (precision * x**2).sum(axis=2), none, none, none, np.ones((4, 30))))
     warmup.stop()
-    tuned = warmup.update(SimpleNamespace(gradient_at=lambda x, sites: -precision * x))
+    tuned = warmup.update(SimpleNamespace(gradient_at=lambda x, density_parameters: -precision * x))
     assert warmup.n_grad == (0 if method == "GHMC" else 32)
     assert tuned.step_size == given or given == "auto"
 

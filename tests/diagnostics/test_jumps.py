@@ -10,7 +10,8 @@ import pytest
 from results import gaussian, grid
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.jumps import largest_jump
+from pmm_mcmc.diagnostics.jumps import DRAWS, largest_jump
+from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.diagnostics.reading import FINDINGS
 from pmm_mcmc.diagnostics.summary import bias_table
 
@@ -136,3 +137,10 @@ def test_no_estimate_is_corrected_where_the_density_jumps():
     dt["posterior"].attrs[FINDINGS] = json.dumps({"jump": 1.5})
     (reason,) = pmm.verdict(dt).reasons
     assert reason.code == "unmeasured" and bias_table(dt)["bias"].isna().all()
+
+
+def test_draws_are_evenly_spaced_over_all_chains():
+    for chains, draws in ((1, 1000), (4, 1000), (100, 7), (4, 5)):
+        which, rows = evenly_spaced(chains, draws, DRAWS)
+        assert which[-1] < chains and rows[-1] < draws and len(which) > 0.4 * min(chains, 48)
+        assert len(which) * len(rows) >= min(33, chains * draws)

@@ -17,7 +17,8 @@ from test_engine import COORDINATES, LEAVES, D, rough, rough_numpy
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import Ensemble, empty_state
+from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.langevin.methods import GHMC
 from pmm_mcmc.langevin.transitions import CLIMB, DIVERGENCE, FAR_BELOW
@@ -191,7 +192,7 @@ def test_divergences_are_counted_and_what_is_not_finite_is_never_accepted(engine
     wanted = np.abs(climbed(persistent)) >= FAR_BELOW * np.where(lost, 0.0, np.exp(np.minimum(ratio, 700.0)))
     np.testing.assert_array_equal(out.n_grad[:, 0] > 1, wanted)
     assert refined.sum() > 3 and not np.any(refined & ~wanted)
-    assert np.all(np.isfinite(after)) and np.all(np.isfinite(out.lp)) and np.all(np.isfinite(out.gradient))
+    assert np.all(np.isfinite(after)) and np.all(np.isfinite(out.lp)) and np.all(np.isfinite(out.evaluation))
 
 
 @every_backend
@@ -214,7 +215,7 @@ def test_chains_stay_where_values_are_finite(engines, backend, mode):
     state, gradient = chains_at(run, u, v, 1.0)
     out = run.advance(TunedParameters(0.4, 1, 0.5, COORDINATES, 1), Ensemble(state, gradient, keys_of(CHAINS)), 100)
     assert out.position[:, :, 0].max() < 0.8 and out.unstable.sum() > CHAINS
-    assert np.all(np.isfinite(state)) and np.all(np.isfinite(out.lp)) and np.all(np.isfinite(out.gradient))
+    assert np.all(np.isfinite(state)) and np.all(np.isfinite(out.lp)) and np.all(np.isfinite(out.evaluation))
     assert (np.diff(out.position[:, :, 0], axis=1) != 0.0).mean(axis=1).min() > 0.2, "no chain is stuck"
 
 

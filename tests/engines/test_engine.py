@@ -6,18 +6,16 @@ Random tests at fixed keys: |z| < 4.5 (7e-6 each) and p > 1e-6.
 import numpy as np
 import pytest
 from numba import cfunc
-from reference import RECOVER, SHORTEST, SHRINK, SUBSTEPS, Chain, engine, gaussian
+from reference import RECOVER, SHORTEST, SHRINK, SUBSTEPS, Chain, engine, mean_gradients
 from scipy.stats import kstest, norm
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Ensemble, at_draw, change_coordinates, empty_state
+from pmm_mcmc.engines.contract import Chunk, empty_state
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
-from pmm_mcmc.langevin.midpoints import expected_gradients
 from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
 from pmm_mcmc.model.native import SIGNATURE
-from pmm_mcmc.warmup.step_size import allowed_error, safe_step
 
 D = 4
 KEY = np.array([2**63 + 12345, 678], dtype=np.uint64)
@@ -200,7 +198,7 @@ def test_a_rejected_step_restarts_at_the_last_known_point(name):
     for row in range(0, 4000, 97):
         lp, g = rough_numpy(out.position[row], 1)
         assert abs(lp - out.lp[row]) < 1e-12
-        np.testing.assert_allclose(out.gradient[row], g, rtol=0.0, atol=1e-12)
+        np.testing.assert_allclose(out.evaluation[row], g, rtol=0.0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["ULMC", "recycled", "RLMC overdamped", "GHMC"])
@@ -230,11 +228,11 @@ def test_gradient_and_log_density_belong_to_the_draw(name):
     kernel, K = SCHEMES[name]
     run, state, gradient, _ = start(kernel)
     out = run.run(TunedParameters(0.2, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 30, thin=3)
-    for x, g, lp in zip(out.position, out.gradient, out.lp, strict=True):
+    for x, g, lp in zip(out.position, out.evaluation, out.lp, strict=True):
         expected_lp, expected_g = rough_numpy(x)
         assert abs(lp - expected_lp) < 1e-12
         np.testing.assert_allclose(g, expected_g, rtol=0.0, atol=1e-12)
-    np.testing.assert_array_equal(gradient, out.gradient[-1])
+    np.testing.assert_array_equal(gradient, out.evaluation[-1])
     np.testing.assert_array_equal(state, out.state[-1])
 
 
@@ -254,7 +252,7 @@ def test_draws_do_not_depend_on_the_chunks(name, mode):
                 )
             )
             # A chunk starts from the saved state alone.
-            state, gradient, first = chunks[-1].state[-1], chunks[-1].gradient[-1], first + n
+            state, gradient, first = chunks[-1].state[-1], chunks[-1].evaluation[-1], first + n
         runs[rows] = Chunk(*(np.concatenate(field) for field in zip(*chunks, strict=True)))
     for rows in (1, 7):
         assert [field.tobytes() for field in runs[rows]] == [field.tobytes() for field in runs[64]]
@@ -273,8 +271,10 @@ def test_change_of_coordinates(name):
     run, state, gradient, _ = start(kernel)
     run.run(TunedParameters(0.2, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 20)
     new = Coordinates(np.array([-1.0, 2.0, 0.3, 0.0]), np.array([2.0, 0.1, 1.0, 0.6]))
-    moved, same = change_coordinates(state, gradient, COORDINATES, new, kernel, Structure.identity(D))
-    assert same is gradient
+    chain = Ensemble(state, gradient, KEY)
+    chain.change(run, COORDINATES, new)
+    moved = chain.state
+    assert chain.evaluation is gradient
     for part in (slice(0, D), slice(3 * D, 4 * D)):
         there = new.centre + new.scale * moved[part]
         np.testing.assert_allclose(there, COORDINATES.centre + COORDINATES.scale * state[part], rtol=0.0, atol=1e-14)
@@ -296,7 +296,7 @@ def test_mean_number_of_gradients(option, grid):
     if option != 1 and grid == "centred":
         assert np.all(n_grad == 2)
     else:
-        z = (n_grad.mean() - expected_gradients(K, grid, kernel.power)) / (n_grad.std() / np.sqrt(n_grad.size))
+        z = (n_grad.mean() - mean_gradients(kernel, K)) / (n_grad.std() / np.sqrt(n_grad.size))
         assert abs(z) < 4.5
 
 
@@ -306,35 +306,12 @@ def test_adjusted_draws_begin_at_the_last_one_at_rest(name):
     run, state, gradient, tables = start(kernel)
     run.run(TunedParameters(0.3, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 20)
     calls = tables[:, 0].sum()
-    moved = at_draw(state, kernel, GHMC)
+    chain = Ensemble(state, gradient, KEY)
+    chain.rest_at_draws(kernel, GHMC)
     assert tables[:, 0].sum() == calls
     fresh = empty_state(state[3 * D : 4 * D].copy(), np.zeros(D))
     np.testing.assert_allclose(run.adjusted().evaluate(COORDINATES, fresh), gradient, rtol=1e-13)
-    np.testing.assert_allclose(moved, fresh, rtol=0.0, atol=1e-13)
-
-
-@pytest.mark.parametrize(
-    "name", ["underdamped, option 2, left, K=7", "RLMC underdamped", "recycled", "RLMC overdamped"]
-)
-@pytest.mark.parametrize("d", [30, 3000])
-def test_the_guard_is_silent_on_a_gaussian_of_any_dimension(name, d):
-    # All coordinates share a step's midpoint: the energy moves with it by as much as d times what one moves.
-    kernel, K = SCHEMES[name]
-    arguments = MethodArguments.checked(
-        "RLMC", dynamics="overdamped" if kernel.dynamics == OVERDAMPED else "underdamped"
-    )
-    coordinates = Coordinates(np.zeros(d), np.ones(d))
-    rng = np.random.default_rng(d)
-    state = empty_state(rng.normal(size=d), rng.normal(size=d) * (kernel.dynamics != OVERDAMPED))
-    run = engine(kernel, d, gaussian)
-    gradient = run.evaluate(coordinates, state)
-    step_size = safe_step(arguments, 1.0, 1.0, allowed_error(0.05, d))
-    assert (
-        run.run(
-            TunedParameters(step_size, K, 1.0, coordinates, 1), Ensemble(state, gradient, KEY), 100, thin=10
-        ).unstable.sum()
-        == 0
-    )
+    np.testing.assert_allclose(chain.state, fresh, rtol=0.0, atol=1e-13)
 
 
 def test_dense_coordinates_run_the_same_chain_as_diagonal_ones():
@@ -345,21 +322,3 @@ def test_dense_coordinates_run_the_same_chain_as_diagonal_ones():
         run, state, gradient, _ = start(kernel, 0)
         out.append(run.run(TunedParameters(0.3, K, 1.0, coordinates, 1), Ensemble(state, gradient, KEY), 40))
     np.testing.assert_allclose(out[0].position, out[1].position, rtol=0.0, atol=1e-11)
-    rotated = Coordinates(COORDINATES.centre, np.linalg.qr(np.random.default_rng(1).normal(size=(D, D)))[0])
-    x = np.random.default_rng(2).normal(size=(5, D))
-    np.testing.assert_allclose(rotated.place(rotated.whiten(x)), x, atol=1e-13)
-    np.testing.assert_allclose(rotated.pull_back(x), x @ rotated.scale, atol=1e-15)
-
-
-def test_states_of_another_size_are_refused():
-    """Compiled code would write beyond the arrays of the engine."""
-    chain = engine(GHMC, D, gaussian)
-    setting = TunedParameters(0.1, 2, 1.0, COORDINATES, 1)
-    longer, gradient = empty_state(np.zeros(40 * D), np.zeros(40 * D)), np.zeros(40 * D)
-    for call in (
-        lambda: chain.evaluate(COORDINATES, longer),
-        lambda: chain.run(setting, Ensemble(longer, gradient, KEY), 3),
-        lambda: chain.advance(setting, Ensemble(longer[None], gradient[None], KEY[None]), 3),
-    ):
-        with pytest.raises(ValueError, match="states of 160 coordinates: the density has 4"):
-            call()

@@ -22,27 +22,18 @@ from jax_chains import (
     rough_starts,
     unit,
 )
-from scipy.stats import binom
 from test_engine import COORDINATES, FEW, LEAVES, SCHEMES, D
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines import jax_midpoints
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Ensemble, empty_state
+from pmm_mcmc.engines.contract import Chunk, empty_state
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.jax_engine import JaxEngine
-from pmm_mcmc.langevin.methods import Scheme
 from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.warmup.warming import warm_up
 
 STEPS, CHAINS = 60, 5
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_batches():
-    """Take midpoints in batches as small as a group, so that every other step of Option 1 takes two of them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jax_midpoints, "_SPARE", 0.0)
-        yield
+ON_JAX = [name for name in SCHEMES if "option 1" not in name]
 
 
 # -- the chains of the numba engine ------------------------------------------------------------------------------------
@@ -52,7 +43,7 @@ def compare_with_numba(name, mode, step, tolerance=0.0):
     kernel, K = SCHEMES[name]
     keys = keys_of(CHAINS)
     state, gradient, chunks = numba_chains(name, mode, step, keys, STEPS, tolerance)
-    draws, used = replay(kernel, K, keys, 0, STEPS)
+    draws = replay(kernel, K, keys, 0, STEPS)
     for i, chunk in enumerate([] if kernel.adjusted else chunks):
         # After a failure the numba engine goes on in its stream, from where the failure was found.
         draws.velocities[:, i] = np.where(chunk.unstable[:, None] > 0, chunk.state[:, D : 2 * D], np.nan)
@@ -61,24 +52,22 @@ def compare_with_numba(name, mode, step, tolerance=0.0):
     close = {"rtol": 1e-5, "atol": 1e-5} if LEAVES[mode] == "steep" else {"rtol": 1e-11, "atol": 1e-10}
     for i, chunk in enumerate(chunks):
         expected = [*np.split(chunk.state, [D, 2 * D, 3 * D, 4 * D, 4 * D + 1], axis=1)]
-        expected.insert(4, chunk.gradient)
+        expected.insert(4, chunk.evaluation)
         for found, value in zip(chains, expected, strict=True):
             np.testing.assert_allclose(found[:, i], value, **close)
         np.testing.assert_allclose(counts.accept[:, i], chunk.accept, rtol=1e-9, atol=1e-12)
         for field in ("n_grad", "unstable", "refined", "model_failures"):
             np.testing.assert_array_equal(getattr(counts, field)[:, i], getattr(chunk, field))
-    if kernel.scheme == Scheme.CELLS and kernel.option == 1 and K == 7:
-        assert (used.sum(axis=1) > CHAINS).sum() > STEPS / 8, "some chains wait for a second batch"
     return np.array([chunk.unstable + chunk.refined for chunk in chunks])
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", ON_JAX)
 def test_chains_are_those_of_the_numba_engine(name):
     compare_with_numba(name, 0, 0.15)
 
 
 @pytest.mark.parametrize("mode", range(1, len(LEAVES)), ids=LEAVES[1:])
-@pytest.mark.parametrize("name", [*FEW, "underdamped, option 1, left, K=7"])
+@pytest.mark.parametrize("name", [name for name in FEW if name in ON_JAX])
 def test_failures_are_those_of_the_numba_engine(name, mode):
     failed = compare_with_numba(name, mode, 0.3)
     assert 0 < failed.sum() < 0.9 * failed.size
@@ -92,40 +81,13 @@ def test_far_out_they_may_rise_as_far(name):
     assert loose.sum() < strict.sum()
 
 
-def test_midpoints_of_option_1_come_in_as_few_batches_as_they_fill():
-    name, chains = "underdamped, option 1, centred, K=7", 64
-    kernel, K = SCHEMES[name]
-    draws, used = replay(kernel, K, keys_of(chains), 0, STEPS)
-    state, gradient, _ = numba_chains(name, 0, 0.1, keys_of(chains), 1)
-    calls = Calls()
-    _, counts = follow(name, 0, 0.1, state, gradient, draws, calls=calls)
-    batches = -(-used.sum(axis=1) // chains)
-    assert set(batches) == {1, 2}
-    # And one at the end of each step.
-    assert len(calls) == batches.sum() + STEPS
-    assert set(calls) == {chains}
-    np.testing.assert_array_equal(counts.n_grad, used + 1)
-
-
-@pytest.mark.parametrize("g", [1, 2, 5, 64, 256, 4096])
-def test_there_is_room_for_all_midpoints(monkeypatch, g):
-    monkeypatch.setattr(jax_midpoints, "_SPARE", 2.5)
-    batch, room = jax_midpoints._batches(g)
-    for K in (1, 2, 7, 64, 1000):
-        assert binom.sf(room, g * K, 1.0 / K) < 1e-15
-        assert binom.sf(jax_midpoints._MOST_MIDPOINTS, K, 1.0 / K) < 1e-15
-        # Most often one batch will do, and little of it is wasted.
-        assert binom.sf(batch, g * K, 1.0 / K) < 0.02
-    assert batch <= g + 2.5 * np.sqrt(g) + 1 and room % batch == 0
-
-
 def test_a_step_of_one_cell_takes_one_gradient():
     kernel, K = SCHEMES["OLMC"]
-    draws, used = replay(kernel, K, keys_of(CHAINS), 0, STEPS)
+    draws = replay(kernel, K, keys_of(CHAINS), 0, STEPS)
     state, gradient, _ = numba_chains("OLMC", 0, 0.1, keys_of(CHAINS), 1)
     calls = Calls()
     _, counts = follow("OLMC", 0, 0.1, state, gradient, draws, calls=calls)
-    assert calls == [CHAINS] * STEPS and used.sum() == 0
+    assert calls == [CHAINS] * STEPS
     np.testing.assert_array_equal(counts.n_grad, 1)
 
 
@@ -155,7 +117,7 @@ def as_bytes(chunk, *more):
     return [np.ascontiguousarray(a).tobytes() for a in (*chunk[:7], *more)]
 
 
-SPREAD = "underdamped, option 1, left, K=7"
+SPREAD = "underdamped, option 2, left, K=7"
 
 
 @pytest.mark.parametrize("name", [SPREAD, "recycled"])
@@ -171,7 +133,7 @@ def test_draws_do_not_depend_on_the_chunks(name):
     thinned = run.advance(tuned(name), Ensemble(state, gradient, keys_of(33)), 100, thin=2)
     ROUGH.mode[...] = 0
     assert [state.tobytes(), gradient.tobytes()] == as_bytes(*whole)[-2:]
-    for field in ("position", "gradient", "lp"):
+    for field in ("position", "evaluation", "lp"):
         np.testing.assert_array_equal(getattr(thinned, field), getattr(whole[0], field)[:, 1::2])
     for field in ("n_grad", "unstable", "refined", "model_failures"):
         np.testing.assert_array_equal(getattr(thinned, field), getattr(whole[0], field).reshape(33, 100, 2).sum(axis=2))
@@ -185,8 +147,6 @@ import json, sys
 sys.path[:0] = {tests!r}
 import test_jax_engine as t
 from jax_chains import rough_engine
-from pmm_mcmc.engines import jax_midpoints
-jax_midpoints._SPARE = 0.0
 run = rough_engine(t.SPREAD, 33, devices=8)
 print(json.dumps([len(run.devices), t.digest(t.run_in_chunks(run, t.SPREAD, 64))]))
 """
@@ -238,7 +198,7 @@ def test_one_compiled_function_serves_every_setting():
         chunk = ensemble.advance(run, setting, (1, 70, 3, 2, 2)[i], thin=i + 1, tolerance=0.1 * i)
         # The log density found in these coordinates is that of the draw.
         np.testing.assert_allclose(chunk.lp, -0.5 * np.sum(chunk.position**2, axis=2), rtol=1e-12)
-        np.testing.assert_allclose(chunk.gradient, -chunk.position, rtol=0.0, atol=1e-12)
+        np.testing.assert_allclose(chunk.evaluation, -chunk.position, rtol=0.0, atol=1e-12)
         assert chunk.unstable.sum() == 0
     assert run.traces == 3, "one for a look at a group, one at a few positions, one for a chunk"
 
@@ -292,10 +252,10 @@ def test_single_precision_is_close_to_double():
     name, K = "underdamped, option 2, left, K=7", 7
     keys = keys_of(CHAINS)
     state, gradient, _ = numba_chains(name, 0, 0.15, keys, 1)
-    draws, _ = replay(SCHEMES[name][0], K, keys, 0, 10)
+    draws = replay(SCHEMES[name][0], K, keys, 0, 10)
     double, _ = follow(name, 0, 0.15, state, gradient, draws)
     single, _ = follow(name, 0, 0.15, state, gradient, draws, dtype=np.float32)
-    for field in ("u", "v", "b", "gradient", "lp"):
+    for field in ("u", "v", "b", "evaluation", "lp"):
         a, b = getattr(single, field), getattr(double, field)
         assert a.dtype == np.float32
         np.testing.assert_allclose(a, b, rtol=0.0, atol=1e-4)

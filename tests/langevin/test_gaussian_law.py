@@ -12,10 +12,11 @@ from reference import cell_law, engine, fine_times, flow, gaussian, sde, sequent
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import Ensemble, empty_state
+from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin.gaussian_law import stationary_covariance, variance_error
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
-from pmm_mcmc.langevin.midpoints import LATE
+from pmm_mcmc.langevin.midpoints import IMPORTANCE_POWER
 
 
 def cells(dynamics, option=2, grid="left", power=0.0):
@@ -93,8 +94,8 @@ def brute_force(kernel, alpha, friction, K, curvature):
 EVERY = [
     *((cells(dynamics, option, grid), K) for dynamics in (OVERDAMPED, UNDERDAMPED) for option in (1, 2)
       for grid in ("left", "centred") for K in (1, 2, 4)),
-    *((cells(dynamics, 2, grid, LATE), K) for dynamics in (OVERDAMPED, UNDERDAMPED) for grid in ("left", "centred")
-      for K in (1, 2, 4)),
+    *((cells(dynamics, 2, grid, IMPORTANCE_POWER), K) for dynamics in (OVERDAMPED, UNDERDAMPED)
+      for grid in ("left", "centred") for K in (1, 2, 4)),
     (continuous(OVERDAMPED), 1), (continuous(UNDERDAMPED), 1), (RECYCLED, 1), (RECYCLED_PLAIN, 1),
 ]  # fmt: skip
 
@@ -108,7 +109,7 @@ def test_covariance_is_that_of_the_moment_recursion(kernel, K):
 
 
 @pytest.mark.parametrize("dynamics", [OVERDAMPED, UNDERDAMPED])
-@pytest.mark.parametrize("power", [0.0, LATE])
+@pytest.mark.parametrize("power", [0.0, IMPORTANCE_POWER])
 def test_many_cells_approach_the_continuous_law(dynamics, power):
     """Check the limit of Option 2 for many cells, and that the centred grid is already there."""
     limit = stationary_covariance(cells(dynamics, power=power), 0.6, 1.3, None)
@@ -126,7 +127,7 @@ def test_many_cells_approach_the_continuous_law(dynamics, power):
 ])  # fmt: skip
 def test_the_importance_law_takes_variance_away(dynamics, alpha, uniform, late):
     """The table of the documentation: relative errors of the variance for many cells, friction 1."""
-    for power, text in ((0.0, uniform), (LATE, late)):
+    for power, text in ((0.0, uniform), (IMPORTANCE_POWER, late)):
         digits = len(text.split(".")[1])
         assert abs(variance_error(cells(dynamics, power=power), alpha, 1.0, None) - float(text)) <= 0.5 * 10.0**-digits
 
@@ -134,7 +135,7 @@ def test_the_importance_law_takes_variance_away(dynamics, alpha, uniform, late):
 @pytest.mark.parametrize(("dynamics", "alpha", "order"), [(OVERDAMPED, 0.01, 2), (UNDERDAMPED, 0.1, 3)])
 def test_order_of_the_importance_law(dynamics, alpha, order):
     """Centred, as the left grid adds a term of order 1 over K."""
-    kernel = cells(dynamics, 2, "centred", LATE)
+    kernel = cells(dynamics, 2, "centred", IMPORTANCE_POWER)
     errors = [abs(variance_error(kernel, a, 1.0, 16)) for a in (alpha, alpha / 2.0)]
     assert abs(np.log2(errors[0] / errors[1]) - order) < 0.05
 
@@ -208,8 +209,8 @@ CURVATURES = np.repeat([1.0, 0.4], D // 2)
 CHAINED = [
     *((cells(OVERDAMPED, option, grid), 0.5, 1.0, K) for option, grid, K in
       ((2, "left", 1), (1, "left", 8), (1, "centred", 8), (2, "left", 2), (2, "centred", 2), (2, "left", 16))),
-    (cells(OVERDAMPED, power=LATE), 0.5, 1.0, 2), (cells(UNDERDAMPED, power=LATE), 0.9, 0.6, 2),
-    (cells(UNDERDAMPED, 2, "centred", LATE), 1.4, 0.6, 16),
+    (cells(OVERDAMPED, power=IMPORTANCE_POWER), 0.5, 1.0, 2), (cells(UNDERDAMPED, power=IMPORTANCE_POWER), 0.9, 0.6, 2),
+    (cells(UNDERDAMPED, 2, "centred", IMPORTANCE_POWER), 1.4, 0.6, 16),
     (continuous(OVERDAMPED), 0.5, 1.0, 1),
     *((cells(UNDERDAMPED, option, grid), 0.9, friction, K) for friction in (0.6, 2.0) for option, grid, K in
       ((2, "left", 1), (1, "left", 8), (1, "centred", 8), (2, "left", 2), (2, "centred", 2), (2, "left", 16))),

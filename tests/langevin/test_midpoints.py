@@ -13,10 +13,9 @@ from scipy.stats import chi2
 from pmm_mcmc.langevin.flows import flows
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED
 from pmm_mcmc.langevin.midpoints import (
-    LATE,
+    IMPORTANCE_POWER,
     cell_weight,
     continuous_weight,
-    expected_gradients,
     inverse_probability,
     next_cell,
     one_cell,
@@ -39,16 +38,16 @@ def test_option_2_marks_every_cell_with_the_same_probability(K):
 @pytest.mark.parametrize("K", [1, 2, 3, 7, 16, 1000])
 def test_the_importance_law_marks_cells_as_often_as_its_weight_says(K):
     cell = np.arange(float(K))
-    probability = 1.0 / inverse_probability(cell, K, LATE)
+    probability = 1.0 / inverse_probability(cell, K, IMPORTANCE_POWER)
     assert abs(probability.sum() - 1.0) < 1e-12
     # Cell i is what numbers between these lead to; the last one ends at 1.
-    begin = (cell / K) ** (1.0 + LATE)
+    begin = (cell / K) ** (1.0 + IMPORTANCE_POWER)
     np.testing.assert_allclose(np.diff(np.append(begin, 1.0)), probability, rtol=1e-9, atol=0.0)
     for i in range(K):
-        assert one_cell(begin[i] + 1e-9 * probability[i], K, LATE) == i
-        assert one_cell(begin[i] + (1.0 - 1e-9) * probability[i], K, LATE) == i
-    assert one_cell(0.0, K, LATE) == 0
-    assert one_cell(ALMOST_ONE, K, LATE) == K - 1
+        assert one_cell(begin[i] + 1e-9 * probability[i], K, IMPORTANCE_POWER) == i
+        assert one_cell(begin[i] + (1.0 - 1e-9) * probability[i], K, IMPORTANCE_POWER) == i
+    assert one_cell(0.0, K, IMPORTANCE_POWER) == 0
+    assert one_cell(ALMOST_ONE, K, IMPORTANCE_POWER) == K - 1
 
 
 @pytest.mark.parametrize("K", [2, 3, 16, 64])
@@ -110,11 +109,3 @@ def test_continuous_weight_is_the_limit_of_the_cells(dynamics):
         errors.append(np.abs(np.subtract(cell, weight)).max())
     assert errors[1] < 1e-6
     assert dynamics == OVERDAMPED or abs(errors[0] / errors[1] - 4.0) < 0.1
-
-
-@pytest.mark.parametrize("K", [1, 2, 16])
-def test_expected_gradients_are_the_start_and_the_marked_cells_after_it(K):
-    assert expected_gradients(K, "left") == pytest.approx(1.0 + (K - 1) / K, rel=1e-15)
-    assert expected_gradients(K, "centred") == 2.0
-    assert expected_gradients(K, "left", LATE) == pytest.approx(2.0 - K ** -(1.0 + LATE), rel=1e-15)
-    assert expected_gradients(K, "centred", LATE) == 2.0

@@ -12,7 +12,8 @@ from reference import engine, gaussian
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines import contract
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Ensemble, empty_state
+from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin import stability
 from pmm_mcmc.langevin.gaussian_law import step_maps
 from pmm_mcmc.langevin.methods import GHMC, OVERDAMPED
@@ -61,7 +62,7 @@ def exact_threshold(kernel, step, K, d):
 def test_false_alarms_are_as_rare_as_claimed(monkeypatch, name, d, level):
     kernel, step, K = automatic(name)
     monkeypatch.setattr(stability, "FALSE_ALARM", level)
-    for constant, value in (("_ALLOWANCE", 0.0), ("_MEMORY", 1.0), ("_MEMORY_OF_ONE", 1.0)):
+    for constant, value in (("_ALLOWANCE", 0.0), ("_MARGIN", 1.0), ("_MARGIN_OF_RLMC", 1.0)):
         monkeypatch.setattr(stability, constant, value)
     K = min(K, 8)
     threshold = exact_threshold(kernel, step, K, d)
@@ -84,7 +85,7 @@ def roomy(d):
 
 
 @every_method
-@pytest.mark.parametrize("d", [1, 30, 1000])
+@pytest.mark.parametrize("d", [1, 30, 3000])
 def test_it_is_silent_in_a_run_on_a_gaussian(name, d):
     # All coordinates share a step's midpoint, and the midpoints before it: their energies move together.
     kernel, step, K = automatic(name)
@@ -223,31 +224,3 @@ def test_failures_on_a_gaussian_that_is_too_stiff_are_put_down_to_the_step(name)
     out = run_on(gaussian, name, 10.0 * automatic(name)[1], d=3, rows=10_000, scale=10.0)
     assert out.unstable.sum() > 30
     assert blamed(out) == 0.0
-
-
-@every_method
-def test_what_is_found_does_not_depend_on_chunks_or_thinning(name):
-    kernel, step, K = automatic(name)
-    found = {}
-    for rows, thin in ((240, 1), (1, 1), (7, 1), (80, 3)):
-        run = engine(kernel, 2, walled, np.array([10, 0]))
-        state = empty_state(np.zeros(2), np.ones(2) * (kernel.dynamics != OVERDAMPED))
-        gradient = run.evaluate(roomy(2), state)
-        parts, done = [], 0
-        while done < 240:
-            n = min(rows, (240 - done) // thin)
-            parts.append(
-                run.run(TunedParameters(step, K, 1.0, roomy(2), 1), Ensemble(state, gradient, KEY, done), n, thin=thin)
-            )
-            done += n * thin
-        found[rows] = {
-            key: np.concatenate([getattr(part, key) for part in parts])
-            for key in ("model_failures", "unstable", "n_grad", "state")
-        }
-    assert found[240]["model_failures"].sum() > 0
-    for rows in (1, 7):
-        for key in found[240]:
-            assert found[rows][key].tobytes() == found[240][key].tobytes(), key
-    for key in ("model_failures", "unstable", "n_grad"):
-        np.testing.assert_array_equal(found[80][key], found[240][key].reshape(80, 3).sum(axis=1))
-    assert found[80]["state"].tobytes() == np.ascontiguousarray(found[240]["state"][2::3]).tobytes()

@@ -7,11 +7,12 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytest
-from hierarchy_models import BUILD, build, densities, eight_schools, some_sites, two_scales
+from hierarchy_models import BUILD, build, densities, eight_schools, some_noncentring, two_scales
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import change_coordinates, empty_state
+from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.families import law_of
@@ -51,9 +52,9 @@ def test_the_density_is_the_models_with_the_jacobian(name):
     rng = np.random.default_rng(1)
     for trial in range(3):
         x = start + 0.7 * rng.normal(size=d)
-        sites = some_sites(structure, rng, none=trial == 0)
-        mapped.sites.set_value(sites)
-        z, log_det = structure.to_z(x, sites)
+        noncentring = some_noncentring(structure, rng, none=trial == 0)
+        mapped.density_parameters.set_value(noncentring)
+        z, log_det = structure.to_z(x, noncentring)
         if trial == 2:  # the other sign of some scales
             z[structure.signed] *= rng.choice([-1.0, 1.0], size=len(structure.signed))
         lp, said = of_z(z)
@@ -67,14 +68,14 @@ def test_the_density_is_the_models_with_the_jacobian(name):
         by_differences = differences(lambda z: of_z(z)[0], z, 1)[0]
         np.testing.assert_allclose(slope, by_differences, rtol=2e-5, atol=2e-5 * np.abs(slope).max())
         # What the host computes of many positions at a time.
-        there, pulled = structure.pull_back(z[None], gradient[None], sites)
+        there, pulled = structure.pull_back(z[None], gradient[None], noncentring)
         np.testing.assert_allclose(there[0], at, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(pulled[0], slope, rtol=1e-7, atol=1e-7 * (1 + np.abs(slope).max()))
         if trial < 2:
             np.testing.assert_allclose(at, x, rtol=1e-7, atol=1e-7)
             assert log_det == pytest.approx(said_log_det, rel=1e-7, abs=1e-7)
         folded, folded_slope = structure.folded(z, slope)
-        np.testing.assert_allclose(structure.to_x(folded[None], sites)[0], at, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(structure.to_x(folded[None], noncentring)[0], at, rtol=1e-9, atol=1e-9)
         lp_there, said_there = of_z(folded)
         assert lp_there == pytest.approx(lp, rel=1e-9)
         np.testing.assert_allclose(said_there[:d], folded_slope, rtol=1e-7, atol=1e-7 * (1 + np.abs(slope).max()))
@@ -88,10 +89,10 @@ def test_the_density_is_smooth_where_a_scale_changes_its_sign(name):
     _, mapped, start = densities(model)
     structure, of_z, rng, d = mapped.structure, python(mapped), np.random.default_rng(6), start.size
     assert structure.signed.size
-    sites = some_sites(structure, rng)
-    mapped.sites.set_value(sites)
+    noncentring = some_noncentring(structure, rng)
+    mapped.density_parameters.set_value(noncentring)
     for which in structure.signed:
-        z, _ = structure.to_z(start + 0.5 * rng.normal(size=d), sites)
+        z, _ = structure.to_z(start + 0.5 * rng.normal(size=d), noncentring)
         # Both limits at 0, extrapolated: nearer, PyMC's density of the factor has lost its digits.
         limits = []
         for sign in (1.0, -1.0):
@@ -111,23 +112,23 @@ def test_judged_coordinates_have_the_density_of_the_logarithm():
     model = eight_schools()
     _, mapped, start = densities(model)
     structure, of_z, rng = mapped.structure, python(mapped), np.random.default_rng(2)
-    sites = some_sites(structure, rng)
-    mapped.sites.set_value(sites)
-    z, _ = structure.to_z(start + rng.normal(size=start.size), sites)
+    noncentring = some_noncentring(structure, rng)
+    mapped.density_parameters.set_value(noncentring)
+    z, _ = structure.to_z(start + rng.normal(size=start.size), noncentring)
 
     def unjudged(q):
-        """Return ``z`` of ``q``: a scale is ``c sinh v`` with ``log c`` the last of the sites."""
+        """Return ``z`` of ``q``: a scale is ``c sinh v`` with ``log c`` the last of the noncentring."""
         z = q.copy()
-        z[..., structure.signed] = np.arcsinh(np.exp(q[..., structure.signed] - sites[-1]))
+        z[..., structure.signed] = np.arcsinh(np.exp(q[..., structure.signed] - noncentring[-1]))
         return z
 
     def lp_of_q(q):
         z = unjudged(q)
         u = q[structure.signed]
-        dz_du = np.exp(u) / np.sqrt(np.exp(2 * u) + np.exp(2 * sites[-1]))
+        dz_du = np.exp(u) / np.sqrt(np.exp(2 * u) + np.exp(2 * noncentring[-1]))
         return of_z(z)[0] + np.log(dz_du).sum()
 
-    q, slope = structure.diagnostic_coordinates(z, of_z(z)[1][: start.size], sites)
+    q, slope = structure.diagnostic_coordinates(z, of_z(z)[1][: start.size], noncentring)
     np.testing.assert_allclose(unjudged(q), z, rtol=1e-12)
     np.testing.assert_allclose(slope, differences(lp_of_q, q, 1)[0], rtol=1e-5, atol=1e-5)
 
@@ -141,15 +142,15 @@ def test_numba_and_jax_say_the_same(name):
     jax_density = JaxDensity.from_model(mapped)
     engines = [NumbaEngine.of(arguments, mapped)]
     engines += [JaxEngine(arguments.kernel, jax_density, 4, precision) for precision in ("float64", "float32")]
-    sites = some_sites(mapped.structure, rng)
-    z, _ = mapped.structure.to_z(start + 0.3 * rng.normal(size=(4, d)), sites)
-    coordinates = Coordinates(np.zeros(d), np.ones(d), sites)
+    noncentring = some_noncentring(mapped.structure, rng)
+    z, _ = mapped.structure.to_z(start + 0.3 * rng.normal(size=(4, d)), noncentring)
+    coordinates = Coordinates(np.zeros(d), np.ones(d), noncentring)
     said = []
     for engine in engines:
         state = empty_state(z, np.zeros_like(z))
         said.append((engine.evaluate(coordinates, state), state[:, 4 * d].copy()))
     f = python(mapped)
-    mapped.sites.set_value(sites)
+    mapped.density_parameters.set_value(noncentring)
     exact = [f(row) for row in z]
     for (found, lp), tolerance in zip(said, (1e-10, 1e-10, 2e-3), strict=True):
         np.testing.assert_allclose(lp, [float(e[0]) for e in exact], rtol=tolerance)
@@ -158,17 +159,21 @@ def test_numba_and_jax_say_the_same(name):
 
 
 @pytest.mark.parametrize("scheme", ["paper", "recycled"])
-def test_other_sites_are_an_evaluation_saved(scheme):
+def test_another_noncentring_is_an_evaluation_saved(scheme):
     model = eight_schools()
     _, mapped, start = densities(model)
     structure, rng, d = mapped.structure, np.random.default_rng(5), start.size
     arguments = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme=scheme)
     engine = NumbaEngine.of(arguments, mapped)
-    old, new = (Coordinates(rng.normal(size=d), rng.uniform(0.5, 2.0, d), some_sites(structure, rng)) for _ in range(2))
-    z, _ = structure.to_z(start + 0.5 * rng.normal(size=(3, d)), old.sites)
+    old, new = (
+        Coordinates(rng.normal(size=d), rng.uniform(0.5, 2.0, d), some_noncentring(structure, rng)) for _ in range(2)
+    )
+    z, _ = structure.to_z(start + 0.5 * rng.normal(size=(3, d)), old.density_parameters)
     state = empty_state(old.whiten(z), rng.normal(size=(3, d)))
     said = engine.evaluate(old, state)
-    moved, found = change_coordinates(state, said, old, new, arguments.kernel, structure)
+    chains = Ensemble(state, said, np.zeros((3, 2), np.uint64))
+    chains.change(engine, old, new)
+    moved, found = chains.state, chains.evaluation
     fresh = empty_state(moved[:, :d], moved[:, d : 2 * d])
     np.testing.assert_allclose(found, engine.evaluate(new, fresh), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(moved, fresh, rtol=1e-9, atol=1e-9)

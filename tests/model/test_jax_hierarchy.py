@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pymc as pm
 import pytest
-from hierarchy_models import EFFECT, ERROR, densities, some_sites
+from hierarchy_models import EFFECT, ERROR, densities, some_noncentring
 
 import pmm_mcmc as pmm
 from pmm_mcmc.model.jax_density import JaxDensity
@@ -46,26 +46,29 @@ def test_the_map_is_that_of_the_model():
     _, mapped, _ = densities(model)
     ours, rng, d = density.noncentred({}), np.random.default_rng(1), 12
     assert [child.name for child in ours.structure.children] == ["a", "b"], "a parent comes first, as in the model"
-    sites = some_sites(mapped.structure, rng)
-    mapped.sites.set_value(sites)
+    noncentring = some_noncentring(mapped.structure, rng)
+    mapped.density_parameters.set_value(noncentring)
     theirs = JaxDensity.from_model(mapped)
     z = rng.normal(size=(3, d))
     # Some constants of the model, such as the log of 3.0, are of single precision: 5e-10 of the log density.
     for precision, tolerance in (("float64", 1e-9), ("float32", 1e-3)):
         with jax.enable_x64(precision != "float32"):
-            found = [one.batch(jnp.asarray(z), one.shared(precision, sites), precision) for one in (ours, theirs)]
+            found = [one.batch(jnp.asarray(z), one.shared(precision, noncentring), precision) for one in (ours, theirs)]
         for ourselves, them in zip(*found, strict=True):
             np.testing.assert_allclose(ourselves, them, rtol=tolerance, atol=tolerance)
     x, gradient = np.array(found[1][1][:, d : 2 * d], float), rng.normal(size=(3, d))
     for ourselves, them in (
-        (ours.structure.to_z(x, sites), mapped.structure.to_z(x, sites)),
-        (ours.structure.pull_back(z, gradient, sites), mapped.structure.pull_back(z, gradient, sites)),
+        (ours.structure.to_z(x, noncentring), mapped.structure.to_z(x, noncentring)),
+        (ours.structure.pull_back(z, gradient, noncentring), mapped.structure.pull_back(z, gradient, noncentring)),
     ):
         for one, other in zip(ourselves, them, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
     x, slope, g = rng.normal(size=(3, 100, d))
     np.testing.assert_allclose(
-        ours.structure.learn(x, slope, g, sites), mapped.structure.learn(x, slope, g, sites), rtol=1e-7, atol=1e-9
+        ours.structure.learn(x, slope, g, noncentring),
+        mapped.structure.learn(x, slope, g, noncentring),
+        rtol=1e-7,
+        atol=1e-9,
     )
 
 
@@ -133,7 +136,7 @@ def test_a_dependence_that_was_not_seen_is_no_wrong_density():
     density = pmm.LogDensity.from_jax(fn, 10, children=hidden).noncentred({})
     with jax.enable_x64(True):
         z = jnp.asarray(np.random.default_rng(0).normal(size=(2, 10))).at[1, 0].set(9.0)
-        lp, _ = density.batch(z, density.shared("float64", density.structure.initial_sites()), "float64")
+        lp, _ = density.batch(z, density.shared("float64", density.structure.initial_noncentring()), "float64")
     assert np.isfinite(lp[0]) and np.isnan(lp[1])
 
 
@@ -178,10 +181,10 @@ def test_a_scale_may_be_negative():
 
     children = {"a": (slice(1, 3), lambda x: 0.0 * x[0], lambda x: x[0])}
     density = pmm.LogDensity.from_jax(fn, 3, children=children).noncentred({})
-    x, sites = np.array([[-0.7, 0.4, -1.1]]), np.array([0.3, -0.2, 1.5, 0.4])
-    z, log_det = density.structure.to_z(x, sites)
+    x, noncentring = np.array([[-0.7, 0.4, -1.1]]), np.array([0.3, -0.2, 1.5, 0.4])
+    z, log_det = density.structure.to_z(x, noncentring)
     with jax.enable_x64(True):
-        lp, found = density.batch(jnp.asarray(z), density.shared("float64", sites), "float64")
+        lp, found = density.batch(jnp.asarray(z), density.shared("float64", noncentring), "float64")
         expected = float(fn(jnp.asarray(x[0])))
     np.testing.assert_allclose(found[0, 3:6], x[0], rtol=1e-12)
     assert float(lp[0]) == pytest.approx(expected + log_det[0], rel=1e-12)
@@ -193,17 +196,17 @@ def test_the_map_is_traced_in_one_precision_after_the_other():
 
     children = {"theta": (slice(1, 10), lambda x: 0.0, lambda x: jnp.exp(x[0] / 2))}
     mapped = pmm.LogDensity.from_jax(fn, 10, children=children).noncentred({"theta": "noncentred"})
-    sites = mapped.structure.initial_sites()
+    noncentring = mapped.structure.initial_noncentring()
 
     def evaluated(z, precision):
-        shared = mapped.shared(precision, sites)
+        shared = mapped.shared(precision, noncentring)
         return jax.jit(lambda z, shared: mapped.batch(z, shared, precision))(z.astype(precision), shared)
 
     z = np.random.default_rng(0).normal(size=(100, 10))
-    mapped.structure.pull_back(z[:1], np.ones((1, 10)), sites)
+    mapped.structure.pull_back(z[:1], np.ones((1, 10)), noncentring)
     with jax.enable_x64(False):
         single, _ = evaluated(z, "float32")
-    x, _ = mapped.structure.pull_back(z, np.ones((100, 10)), sites)
+    x, _ = mapped.structure.pull_back(z, np.ones((100, 10)), noncentring)
     with jax.enable_x64(True):
         double, evaluation = evaluated(z, "float64")
     np.testing.assert_allclose(single, double, rtol=1e-4)

@@ -74,7 +74,7 @@ def test_a_path_goes_from_the_prior_or_from_a_mixture_to_the_posterior(reference
     for of, logq in ((some, of_mixture), (None, log_prior)):
         if of is None and reference == "gaussian":
             continue
-        density.sites.set_value(path_numbers(beta, of, 2))
+        density.density_parameters.set_value(path_numbers(beta, of, 2))
         lp, evaluation = graph(at)
         assert evaluation[-2:] == pytest.approx([posterior - logq, logq])
         assert float(lp) == pytest.approx(logq + beta * (posterior - logq))

@@ -149,19 +149,19 @@ def test_data_in_fortran_order_stay_alive(sample):
     assert np.array_equal(expected, found) and len(rubbish) == 20
 
 
-def test_sites_of_single_precision_live_as_long_as_the_table():
-    # They are copies, which a table with other sites, or the one of the gradient alone, must not free.
+def test_parameters_of_single_precision_live_as_long_as_the_table():
+    # They are copies, which a table with other parameters, or the one of the gradient alone, must not free.
     with pytensor.config.change_flags(floatX="float32"), pm.Model() as model:
         pm.Normal("x", 0.0, pm.HalfNormal("scale"), shape=200)
         density = ModelDensity(model.continuous_value_vars, model, model.initial_point(0), noncentring={})
         density.function("joint")
-        every = [np.full(density.structure.n_sites, i, dtype=float) for i in range(20)]
-        tables = [density.table("joint", sites) for sites in every]
-    at = next(i for i, shared in enumerate(density._shared["joint"]) if shared is density.sites)
+        every = [np.full(density.structure.n_parameters, i, dtype=float) for i in range(20)]
+        tables = [density.table("joint", noncentring) for noncentring in every]
+    at = next(i for i, shared in enumerate(density._shared["joint"]) if shared is density.density_parameters)
     entry = sum(1 + shared.get_value(borrow=True).ndim for shared in density._shared["joint"][:at])
-    for sites, table in zip(every, tables, strict=True):
-        held = ctypes.string_at(int(table[entry]), 4 * len(sites))
-        assert held == sites.astype(np.float32).tobytes()
+    for noncentring, table in zip(every, tables, strict=True):
+        held = ctypes.string_at(int(table[entry]), 4 * len(noncentring))
+        assert held == noncentring.astype(np.float32).tobytes()
 
 
 def test_other_variables_enter_as_shared_values():

@@ -1,5 +1,7 @@
 """Products of matrices in compiled functions: their values, and that they are what is compiled."""
 
+import logging
+
 import numpy as np
 import pymc as pm
 import pytensor
@@ -9,6 +11,7 @@ from pytensor.tensor.math import Dot
 
 from pmm_mcmc.model.log_density import log_density
 from pmm_mcmc.model.products import Product, numba_mode
+from pmm_mcmc.model.rewrite_failures import keep_out_of_log
 
 pytestmark = pytest.mark.pymc
 
@@ -55,3 +58,25 @@ def test_a_regression_is_compiled_with_it():
     density = log_density(model.value_vars, model, model.initial_point(0))
     ops = ops_of(density.function("joint").owner)
     assert sum(isinstance(op, Product) for op in ops) == 2 and not any(type(op) is Dot for op in ops)
+
+
+def test_a_rewrite_that_fails_on_a_slice_is_silent_and_no_other(caplog):
+    # If "Rewrite failure" is no longer in what plain PyMC logs, PyTensor is mended and rewrite_failures.py can go.
+    with pm.Model() as model:
+        walk = pm.GaussianRandomWalk("x", init_dist=pm.Normal.dist(), steps=199)
+        level = pm.Normal("level")
+        pm.Normal("y", level + pt.cumsum(walk), observed=np.zeros(200))
+    log = logging.getLogger("pytensor.graph.rewriting.basic")
+    for each in list(log.filters):
+        log.removeFilter(each)
+    model.logp_dlogp_function(ravel_inputs=True)
+    assert "merge_two_slices" in caplog.text
+    caplog.clear()
+    keep_out_of_log()
+    model.logp_dlogp_function(ravel_inputs=True)
+    assert caplog.text == ""
+    try:
+        raise OverflowError("another one")
+    except OverflowError:
+        log.error("Rewrite failure due to: another")
+    assert "another" in caplog.text

@@ -15,11 +15,11 @@ RUN = {"draws": 40, "tune": 200, "chains": 2, "random_seed": 1, "progressbar": F
 RUN["compute_convergence_checks"] = False
 
 
-def at(density, x, which="joint", sites=None):
+def at(density, x, which="joint", noncentring=None):
     """Value and evaluation, as the engine gets them."""
     out, x = np.full(density.width, np.nan), np.array(x, dtype=float)
     numbers = ctypes.POINTER(ctypes.c_double)
-    native, table = density.function(which), density.table(which, sites)
+    native, table = density.function(which), density.table(which, noncentring)
     value = native.ctypes(
         x.ctypes.data_as(numbers), out.ctypes.data_as(numbers), table.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)),
         density.d,
@@ -182,25 +182,28 @@ def test_the_composed_density_is_that_of_the_change_of_variables(which):
     density = pmm.LogDensity.from_stan(FORMS, FORMS_DATA)
     composed = density.noncentred({})
     structure, rng = composed.structure, np.random.default_rng(2)
-    sites = structure.initial_sites() if which == "none" else rng.gamma(1.0, size=structure.n_sites)
+    noncentring = structure.initial_noncentring() if which == "none" else rng.gamma(1.0, size=structure.n_parameters)
     z = rng.normal(size=density.d)
-    value, evaluation = at(composed, z, sites=sites)
+    value, evaluation = at(composed, z, noncentring=noncentring)
     d = density.d
     slope, x, gradient, log_det = evaluation[:d], evaluation[d : 2 * d], evaluation[2 * d : 3 * d], evaluation[3 * d]
     lp, of_x = at(density, x)
     np.testing.assert_allclose(value, lp + log_det, rtol=1e-13)
     np.testing.assert_array_equal(gradient, of_x)
     # The inverse, in NumPy, is that of PyMC's and JAX's children too.
-    back, again = structure.to_z(x, sites)
+    back, again = structure.to_z(x, noncentring)
     np.testing.assert_allclose(back, z, rtol=1e-10)
     np.testing.assert_allclose(again, log_det, rtol=1e-10)
     steps = 1e-6 * np.eye(d)
-    numeric = [(at(composed, z + s, sites=sites)[0] - at(composed, z - s, sites=sites)[0]) / 2e-6 for s in steps]
+    numeric = [
+        (at(composed, z + s, noncentring=noncentring)[0] - at(composed, z - s, noncentring=noncentring)[0]) / 2e-6
+        for s in steps
+    ]
     np.testing.assert_allclose(slope, numeric, rtol=1e-5, atol=1e-5)
-    of_position, pulled = structure.pull_back(z, gradient, sites)
+    of_position, pulled = structure.pull_back(z, gradient, noncentring)
     np.testing.assert_allclose(of_position, x, rtol=1e-14)
     np.testing.assert_allclose(pulled, slope, rtol=1e-12)
-    alone = at(composed, z, "gradient", sites)[1]
+    alone = at(composed, z, "gradient", noncentring)[1]
     np.testing.assert_array_equal(alone[:d], slope)
     assert np.isnan(alone[d:]).all()
 

@@ -226,6 +226,11 @@ def test_starts_reach_further_where_the_initial_point_has_no_density(sample):
         assert (np.abs(dt["posterior"]["x"].values).max(axis=-1) > 1.5).all()
 
 
+def test_option_1_does_not_run_on_jax():
+    with pytest.raises(ValueError, match=r"option=1 does not run on JAX.*leave option out"):
+        pmm.sample(step=pmm.PoissonULMC(option=1), model=pm.Model(), backend="jax")
+
+
 ROBUST = [
     ("PoissonOLMC", {"K": 16}),
     ("PoissonULMC", {"K": 16}),

@@ -1,4 +1,4 @@
-"""A hierarchy as it is written, by both doors: said once, right, trusted; stored and resumed with its sites."""
+"""A hierarchy as it is written, by both doors: said once, right, trusted; stored and resumed with its non-centring."""
 
 import json
 
@@ -70,8 +70,8 @@ def test_a_stopped_run_goes_on_to_the_byte(schools, tmp_path):
     parts = pmm.sample(draws=60, store=tmp_path / "parts", resume=True, **options)
     for name in ("unconstrained", "noncentred", "gradient", "lp"):
         np.testing.assert_array_equal(parts["sample_stats"][name].values, whole["sample_stats"][name].values)
-    sites = json.loads(parts["posterior"].attrs["noncentring"])["sites"]
-    assert sites == json.loads(whole["posterior"].attrs["noncentring"])["sites"]
+    noncentring = json.loads(parts["posterior"].attrs["noncentring"])["parameters"]
+    assert noncentring == json.loads(whole["posterior"].attrs["noncentring"])["parameters"]
 
 
 def test_a_store_with_another_non_centring_is_refused_by_name(schools, tmp_path, monkeypatch):

@@ -160,12 +160,12 @@ def densities(model, choices=None):
     return plain, mapped, start
 
 
-def some_sites(structure, rng, none=False):
-    """Return sites drawn at random: ``a`` of any sign, ``H`` without negative eigenvalues."""
-    sites = structure.initial_sites()
-    sites[structure.n_sites - len(structure.signed) :] = rng.normal(size=len(structure.signed))
+def some_noncentring(structure, rng, none=False):
+    """Return parameters of a non-centring at random: ``a`` of any sign, ``H`` without negative eigenvalues."""
+    noncentring = structure.initial_noncentring()
+    noncentring[structure.n_parameters - len(structure.signed) :] = rng.normal(size=len(structure.signed))
     if none:
-        return sites
+        return noncentring
     begin = 0
     for child in structure.children:
         a, m = rng.normal(size=child.size) * 2, child.size
@@ -175,6 +175,6 @@ def some_sites(structure, rng, none=False):
             h = root @ root.swapaxes(1, 2)
         else:
             h = 3 * rng.exponential(size=m)
-        sites[begin : begin + child.n_sites] = np.concatenate([a, h.ravel()])
-        begin += child.n_sites
-    return sites
+        noncentring[begin : begin + child.n_parameters] = np.concatenate([a, h.ravel()])
+        begin += child.n_parameters
+    return noncentring

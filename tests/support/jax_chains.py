@@ -17,10 +17,12 @@ from test_engine import COORDINATES, SCHEMES, D, limits_of, rough
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
-from pmm_mcmc.engines import jax_engine, jax_midpoints
+from pmm_mcmc.engines import jax_engine
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import Ensemble, Parameters, chains_of, empty_state
+from pmm_mcmc.engines.contract import Parameters, chains_of, empty_state
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.jax_engine import JaxEngine
+from pmm_mcmc.engines.jax_random import END, MIDPOINT
 from pmm_mcmc.engines.jax_transition import transition
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.numba_step import Functions
@@ -57,7 +59,7 @@ class Rough:
 
     def __init__(self, d=D):
         self.mode = np.zeros((), np.int32)
-        self.density = JaxDensity(rough_jax, d, lambda sites: [self.mode.copy()])
+        self.density = JaxDensity(rough_jax, d, lambda noncentring: [self.mode.copy()])
 
 
 ROUGH = Rough()
@@ -97,94 +99,72 @@ def keys_of(chains):
 class Replayed(NamedTuple):
     """Random numbers of one transition of a group, or of many: then with a leading axis.
 
-    ``far`` is what is drawn beyond gaps, and ``parts`` are numbers, words and far words of each part of a step.
+    Index 0 of an axis of blocks is the end of a step, 1 its midpoint.  ``far`` is what is drawn beyond gaps, and
+    ``substeps`` are numbers, normals and far normals of each substep.
     """
 
     numbers: Any
-    words: Any
+    normals: Any
     velocities: Any
     far: Any
-    parts: Any
+    substeps: Any
 
-    def take(self, *slots, beyond=False):
-        words = (self.words, self.far) if beyond else (self.words,)
-        return [(self.numbers[slot], these[slot, 0], these[slot, 1]) for these in words for slot in slots]
-
-    def uniforms(self, slots):
-        return self.numbers[:slots]
-
-    def normals(self, chains, slots):
-        return self.words[slots, 0, chains], self.words[slots, 1, chains]
+    def take(self, *blocks, beyond=False):
+        arrays = (self.normals, self.far) if beyond else (self.normals,)
+        return [(self.numbers[i - END], w[i - END, 0], w[i - END, 1]) for w in arrays for i in blocks]
 
     def velocity(self):
         return self.velocities
 
-    def part(self, chains, i):
-        numbers, words, far = (array[i] for array in self.parts)
-        return self._replace(numbers=numbers[:, chains], words=words[:, :, chains], far=far[:, :, chains])
-
-    def beyond(self):
-        return self._replace(words=self.far)
+    def substep(self, chains, i):
+        numbers, normals, far = (array[i] for array in self.substeps)
+        return self._replace(numbers=numbers[:, chains], normals=normals[:, :, chains], far=far[:, :, chains])
 
 
 def replay(kernel, K, keys, first, transitions):
-    """Return the random numbers as arrays ``(transition, slot, ...)``, and how many midpoints have a time above zero.
+    """Return the random numbers of transitions ``(transition, block, ...)``, as the numba engine draws them.
 
     Adjusted chains are at rest before the first transition, and have a number and a velocity ever after.
     What the numba engine does not draw is filled with other numbers: none of them may matter.
     """
-    slots, g, finest = jax_midpoints._MOST_MIDPOINTS, len(keys), SUBSTEPS**MOST_REFINEMENTS
+    g, finest = len(keys), SUBSTEPS**MOST_REFINEMENTS
+    end, midpoint = END - END, MIDPOINT - END
     other = np.random.default_rng(11)
-    shape = (transitions, 2 * finest, slots + 1)
+    shape = (transitions, 2 * finest, 2)
     uniforms, normals = other.random((*shape, g, 1)), other.standard_normal((*shape, 2, 2, g, D))
     if kernel.dynamics == OVERDAMPED:
         normals[:, :, :, :, 0] = 0.0
-    used, velocities = np.zeros((transitions, g), int), np.zeros((transitions, g, D))
+    velocities = np.zeros((transitions, g, D))
 
-    def fill(t, part, i):
-        """Fill in a step (part 0) or a part of one, of one chain; return how many midpoints it has."""
-        rng, midpoints = stream(keys[i], first + t, part), 0
+    def fill(t, substep, i):
+        """Fill in a step (0) or a substep of one, of one chain."""
+        rng = stream(keys[i], first + t, substep)
         moving = 1 if kernel.dynamics == OVERDAMPED else 0
 
-        def gap(slot, is_last=False):
-            for where in range(1 if part == 0 or is_last else 2):
-                normals[t, part, slot, where, moving:, i] = rng.standard_normal((2 - moving, D))
+        def gap(block, is_last=False):
+            for where in range(1 if substep == 0 or is_last else 2):
+                normals[t, substep, block, where, moving:, i] = rng.standard_normal((2 - moving, D))
 
         if kernel.adjusted:
             if t == 0:  # a chain at rest
-                uniforms[t, part, -1, i] = rng.random()
+                uniforms[t, substep, end, i] = rng.random()
                 velocities[t, i] = rng.standard_normal(D)
-            normals[t, part, -1, 0, 1, i] = rng.standard_normal(D)
-            return 0
-        cell, slot = -1, 0
-        while True:
-            uniforms[t, part, slot, i] = number = rng.random()
-            if kernel.scheme != Scheme.CELLS:
-                moment = 1.0
-            elif kernel.option == 2:
-                moment = int(number ** (1.0 / (1.0 + kernel.power)) * K) + kernel.offset
-            else:
-                cell += 1 if K == 1 else 1 + int(np.log1p(-number) / np.log1p(-1.0 / K))
-                if cell >= K:
-                    break
-                moment = cell + kernel.offset
-            if moment > 0.0:
-                gap(slot)
-                midpoints += 1
-            if kernel.scheme != Scheme.CELLS or kernel.option == 2:
-                break
-            slot += 1
-        gap(-1, is_last=part in (2 * SUBSTEPS - 1, 2 * finest - 1))
-        return midpoints
+            normals[t, substep, end, 0, 1, i] = rng.standard_normal(D)
+            return
+        uniforms[t, substep, midpoint, i] = number = rng.random()
+        in_first_cell = kernel.scheme == Scheme.CELLS and int(number ** (1.0 / (1.0 + kernel.power)) * K) == 0
+        if kernel.offset or not in_first_cell:
+            gap(midpoint)
+        gap(end, is_last=substep in (2 * SUBSTEPS - 1, 2 * finest - 1))
 
     of_levels = [range(SUBSTEPS**level, 2 * SUBSTEPS**level) for level in range(1, MOST_REFINEMENTS + 1)]
     for t in range(transitions):
         for i in range(g):
-            used[t, i] = fill(t, 0, i)
-            for part in chain.from_iterable(of_levels if not kernel.adjusted else []):
-                fill(t, part, i)
-    words, far = normals[:, :, :, 0], normals[:, :, :, 1]
-    return Replayed(uniforms[:, 0], words[:, 0], velocities, far[:, 0], (uniforms, words, far)), used
+            fill(t, 0, i)
+            for substep in chain.from_iterable(of_levels if not kernel.adjusted else []):
+                fill(t, substep, i)
+    near, far = normals[:, :, :, 0], normals[:, :, :, 1]
+    return Replayed(uniforms[:, 0], near[:, 0], velocities, far[:, 0], (uniforms, near, far))
 
 
 def numba_chains(name, mode, step, keys, transitions, tolerance=0.0):
@@ -192,7 +172,7 @@ def numba_chains(name, mode, step, keys, transitions, tolerance=0.0):
     kernel, K = SCHEMES[name]
     tables = [np.array([0, mode]) for _ in range(2)]
     joint, alone = tables
-    run = NumbaEngine(kernel, D, Functions(rough, lambda sites: joint, rough_gradient, lambda sites: alone))
+    run = NumbaEngine(kernel, D, Functions(rough, lambda noncentring: joint, rough_gradient, lambda noncentring: alone))
     state, gradient = rough_starts(run, len(keys), mode)
     setting = TunedParameters(step, K, 1.4, COORDINATES, 1)
     chunks = [

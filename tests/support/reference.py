@@ -16,6 +16,7 @@ from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.numba_step import Functions
 from pmm_mcmc.langevin import transitions
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Scheme
+from pmm_mcmc.langevin.midpoints import inverse_probability
 from pmm_mcmc.model.native import SIGNATURE
 
 # Choices of the engine, not formulas.  After a failure: the part of the step that is kept, what comes back with every
@@ -397,4 +398,13 @@ def engine(kernel, d, target, table=None, gradient_table=None):
     """Return an engine for a compiled target, with the tables of integers it reads."""
     joint = np.zeros(2, np.int64) if table is None else table
     alone = joint if gradient_table is None else gradient_table
-    return NumbaEngine(kernel, d, Functions(target, lambda sites: joint, target, lambda sites: alone))
+    return NumbaEngine(kernel, d, Functions(target, lambda noncentring: joint, target, lambda noncentring: alone))
+
+
+def mean_gradients(kernel, K):
+    """Return the expected gradients of a step of the two-gradient schemes.
+
+    They are one at the end of the step and one in each marked cell, of which there is one on average.  On the left grid
+    a marked first cell needs none of its own: its drift is known.
+    """
+    return 2.0 if kernel.offset else 2.0 - 1.0 / inverse_probability(0.0, K, kernel.power)

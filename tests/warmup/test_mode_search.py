@@ -14,7 +14,7 @@ from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.model.initial_points import prior_draws
 from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.warmup.ascent import Ascents
-from pmm_mcmc.warmup.mode_search import _Search
+from pmm_mcmc.warmup.mode_search import ModeSearch
 from pmm_mcmc.warmup.search_thresholds import SEARCH
 from pmm_mcmc.warmup.warming import Warming
 
@@ -166,7 +166,7 @@ def test_a_mode_narrow_in_all_coordinates_is_found_along_one(d, apart, tenths, s
 
 def test_volumes_by_lanczos_where_there_are_many_coordinates():
     d = SEARCH.exact_hessian + 10
-    modes = found(two_modes, 1, d, table_of(10, 30, 20), np.eye(d)[[-1] * 12] * 10.0)
+    modes = found(two_modes, 1, d, table_of(20, 30, 20), np.eye(d)[[-1] * 12] * 20.0)
     # Two directions of random signs: the log determinant is exact but for what the signs leave.
     assert np.log(modes.mass / (1.0 - modes.mass)) == pytest.approx(np.log(0.3 / 0.7), abs=0.5)
 
@@ -198,7 +198,7 @@ def test_short_chains_leave_a_mode_that_is_near(seed, apart):
     table = table_of(apart, 5)
     tuned = TunedParameters(1.0, 1, 1.0, Coordinates(np.zeros(1), np.ones(1)), 1)
     kernel = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled").kernel
-    search = _Search(engine(kernel, 1, two_modes, table), tuned, 500, np.random.default_rng(seed))
+    search = ModeSearch(engine(kernel, 1, two_modes, table), tuned, 500, np.random.default_rng(seed))
     chain_maxima, [other] = (search._ascend(np.array([[at]]), np.zeros(1), 50) for at in (0.0, float(apart)))
     assert search._chains_stay(other, chain_maxima, 1) == (apart == 10)
 

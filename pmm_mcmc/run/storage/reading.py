@@ -15,7 +15,10 @@ from pmm_mcmc.run.storage.folder import LocalFolder, folder_at
 from pmm_mcmc.run.storage.layout import METADATA, intact, is_chunk
 from pmm_mcmc.run.storage.recovery import complete, stored_notes
 
-__all__ = ["open_store"]
+__all__ = ["SOURCE", "open_store"]
+
+# The entry of a result's encoding with the path of its store.
+SOURCE = "source"
 
 
 def open_store(path: str | os.PathLike[str]) -> xr.DataTree:
@@ -58,6 +61,7 @@ def open_store(path: str | os.PathLike[str]) -> xr.DataTree:
         raise StoreError(
             f"{folder.at(METADATA)}: the metadata are damaged ({error}); resuming the run writes them again"
         ) from error
+    tree.encoding[SOURCE] = str(path)
     for group, attributes in stored_notes(folder).items():
         if group in tree.groups or f"/{group}" in tree.groups:
             tree[group].attrs.update(attributes)

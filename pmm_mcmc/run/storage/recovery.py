@@ -16,7 +16,7 @@ from pmm_mcmc.run.storage.layout import ArrayLayout, Extent, intact
 
 __all__ = [
     "CREATING", "NOTES", "SETTINGS", "SLOTS", "Record", "complete", "differences", "last_whole", "refuse_existing",
-    "refuse_twins", "stored_identity", "stored_layout", "stored_notes",
+    "refuse_twins", "stored_identity", "stored_layout", "stored_notes", "stored_run_state",
 ]  # fmt: skip
 
 SETTINGS = f"{PRIVATE}/settings"  # layout and identity, written once
@@ -116,6 +116,13 @@ def stored_layout(folder: Folder, identity: Mapping[str, Any]) -> ArrayLayout:
 def stored_identity(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the identity of the run in a store; :class:`NothingStored` or :class:`StoreError` if there is none."""
     return _settings(folder_at(path))["identity"]
+
+
+def stored_run_state(path: str | os.PathLike[str], types: Iterable[type]) -> Any:
+    """Return the newest whole checkpoint of a store, which stays as it is; errors as of :func:`last_whole`."""
+    folder = folder_at(path)
+    layout = ArrayLayout(_settings(folder)["nodes"])
+    return last_whole(folder, layout, types, folder.sizes())[0].state
 
 
 def _settings(folder: Folder) -> dict[str, Any]:

@@ -1,10 +1,13 @@
-r"""Groups of correlated elements with one covariance, non-centred group by group: the map of a site with a matrix.
+r"""Groups of correlated elements with one covariance ``L L'``, non-centred group by group.
 
-Of each group of ``K`` elements, with ``C C' = B = I + L' H L``:
+Of each group of ``K`` elements, with mean ``mu`` and parameters ``(a, H)`` of the non-centring, standard normals ``z``
+are placed at
 
-.. math:: w = C^{-T} \bigl(C^{-1} L^T (a - H \mu) + z\bigr), \qquad x = \mu + L w.
+.. math:: x = \mu + L w, \qquad w = C^{-T} \bigl(C^{-1} L^T (a - H \mu) + z\bigr), \qquad C C^T = B = I + L^T H L.
 
-One group is a vector, such as a Gaussian process.  ``C`` is kept as its transpose, ``U``: rows are contiguous.
+:math:`e^{a'x - x'Hx / 2}` stands for the rest of the posterior.  One group is a vector, such as a Gaussian process.
+``C`` is kept as its transpose, ``U``: rows are contiguous.  An argument that ends in ``_bar`` is an adjoint: the
+derivative of a cost with respect to the value of that name.
 """
 
 from __future__ import annotations
@@ -13,19 +16,17 @@ import sys
 
 import numba
 import numpy as np
-import pytensor.tensor as pt
-from pytensor.gradient import grad_undefined
 
-from pmm_mcmc.coordinates.kernel import Kernel, applied, connected, in_dtype_of, version_of
+from pmm_mcmc.coordinates.numba_op import MapGradient, NumbaMap, applied, in_dtype_of, version_of
 
-__all__ = ["vector_sites"]
+__all__ = ["noncentred_groups"]
 
 _loop = numba.njit(error_model="numpy")
 
 
 @_loop
 def _factor(L, H, HL, U):
-    """Fill in ``H L`` and the upper factor of ``B``."""
+    """Fill in ``HL``, the product of ``H`` and ``L``, and ``U``, the upper factor of ``B``."""
     K = len(L)
     HL[:] = 0.0
     U[:] = 0.0
@@ -92,7 +93,7 @@ def _times_transposed(L, e, out):
 
 @_loop
 def _group(mu, L, a, H, z, HL, U, e, t, w):
-    """Fill in what the map of a group makes: ``H L``, ``U``, ``a - H mu``, ``C^-1 L' (a - H mu)`` and ``w``."""
+    """Fill in what the map of a group makes: ``H L``, ``U``, ``e = a - H mu``, ``t = C^-1 L' e`` and ``w``."""
     _factor(L, H, HL, U)
     for i in range(len(z)):
         e[i] = a[i]
@@ -107,6 +108,7 @@ def _group(mu, L, a, H, z, HL, U, e, t, w):
 
 @numba.njit(cache=True, error_model="numpy")
 def _place(mu, L, a, H, z):
+    """Return ``x`` ``(G, K)`` at ``z``, and ``log |dx / dz|``."""
     G, K = z.shape
     x = mu.copy()
     log_det = 0.0
@@ -127,7 +129,7 @@ def _place(mu, L, a, H, z):
 
 @numba.njit(cache=True, error_model="numpy")
 def _pull_back(mu, L, a, H, z, x_bar, log_det_bar):
-    """Return the adjoints of ``mu``, ``L`` and ``z``."""
+    """Return the adjoints of ``mu``, ``L`` and ``z`` from those of the outputs of :func:`_place`."""
     G, K = z.shape
     mu_bar = np.empty((G, K), z.dtype)
     L_bar = np.zeros((K, K), z.dtype)
@@ -143,6 +145,7 @@ def _pull_back(mu, L, a, H, z, x_bar, log_det_bar):
     r = vectors[3]
     for g in range(G):
         _group(mu[g], L, a[g], H[g], z[g], HL, U, e, t, w)
+        # q is the adjoint of z, C^-1 L' x_bar, and r that of L' (a - H mu), C^-T q.
         q = z_bar[g]
         _times_transposed(L, x_bar[g], q)
         _down(U, q)
@@ -172,6 +175,7 @@ def _pull_back(mu, L, a, H, z, x_bar, log_det_bar):
 
 
 def _place_in_jax(mu, L, a, H, z):
+    """Return the outputs of :func:`_place` by JAX."""
     import jax.numpy as jnp
     from jax.scipy.linalg import solve_triangular
 
@@ -183,60 +187,37 @@ def _place_in_jax(mu, L, a, H, z):
     return mu + w @ L.T, z.shape[0] * jnp.log(jnp.diagonal(L)).sum() - of_C
 
 
-class _Vectors(Kernel):
+class GroupMap(NumbaMap):
+    """The map of :func:`noncentred_groups`."""
+
     version = version_of(sys.modules[__name__])
-
-    def checked(self, inputs):
-        """Return the inputs in the dtype of ``z``."""
-        return in_dtype_of(inputs[4], "z", inputs)
-
-
-class VectorSites(_Vectors):
-    """``x`` and ``log |dx / dz|`` at ``z``; see :func:`vector_sites`."""
-
     gufunc_signature = "(g,k),(k,k),(g,k),(g,k,k),(g,k)->(g,k),()"
     kernel = staticmethod(_place)
     perform_jax = staticmethod(_place_in_jax)
+    position = 4
+    differentiable = (0, 1, 4)
 
-    def outputs_of(self, inputs):
-        """Return ``x`` and the log determinant."""
-        return [inputs[4].type(), pt.scalar(dtype=inputs[4].dtype)]
+    def checked(self, inputs):
+        """Return the inputs in the dtype of ``z``."""
+        return in_dtype_of(inputs[self.position], "z", inputs)
 
-    def infer_shape(self, node, shapes):
-        """Return the shapes of the outputs."""
-        return [shapes[4], ()]
-
-    def pullback(self, inputs, outputs, cotangents):
-        """Return the adjoints of the inputs; sites are constants."""
-        mu, L, z = VectorSitesGradient()(*inputs, *connected(outputs, cotangents), return_list=True)
-        none = [grad_undefined(self, i, inputs[i], "sites are constants") for i in (2, 3)]
-        return [mu, L, *none, z]
+    @property
+    def gradient(self):
+        """The operation of the adjoints."""
+        return GroupMapGradient()
 
 
-class VectorSitesGradient(_Vectors):
-    """The adjoints of ``mu``, ``L`` and ``z`` of :class:`VectorSites` at those of its outputs."""
+class GroupMapGradient(MapGradient):
+    """The adjoints of :class:`GroupMap` for ``mu``, ``L`` and ``z``."""
 
+    of = GroupMap
+    version = GroupMap.version
     gufunc_signature = "(g,k),(k,k),(g,k),(g,k,k),(g,k),(g,k),()->(g,k),(k,k),(g,k)"
     kernel = staticmethod(_pull_back)
 
-    def outputs_of(self, inputs):
-        """Return an adjoint of each."""
-        return [inputs[i].type() for i in (0, 1, 4)]
 
-    def infer_shape(self, node, shapes):
-        """Return the shapes of the inputs."""
-        return [shapes[i] for i in (0, 1, 4)]
-
-    def perform_jax(self, mu, L, a, H, z, *bars):
-        """Return the adjoints by JAX's own differentiation."""
-        import jax
-
-        _, adjoint = jax.vjp(lambda mu, L, z: _place_in_jax(mu, L, a, H, z), mu, L, z)
-        return adjoint(tuple(jax.numpy.asarray(bar, z.dtype) for bar in bars))
-
-
-def vector_sites(mu, L, a, H, z):
-    r"""Place groups of correlated elements from standard normals, as far non-centred as their sites say.
+def noncentred_groups(mu, L, a, H, z):
+    r"""Place groups of correlated elements from standard normals, as far non-centred as ``a`` and ``H`` say.
 
     With numba, JAX and without a compiler; gradients by ``mu``, ``L`` and ``z``.  Leading axes are batches.
 
@@ -247,7 +228,7 @@ def vector_sites(mu, L, a, H, z):
     L : (K, K)
         Lower triangular root of the covariance of each group.
     a, H : (G, K), (G, K, K)
-        Sites :math:`e^{a'x - x'Hx / 2}`, ``H`` without negative eigenvalues.
+        Parameters of the non-centring, ``H`` without negative eigenvalues.
     z : (G, K)
         Where to place, float32 or float64; the others are cast to its dtype.
 
@@ -257,4 +238,4 @@ def vector_sites(mu, L, a, H, z):
     log_det : ()
         :math:`\log |dx / dz|`.
     """
-    return applied(VectorSites(), mu, L, a, H, z)
+    return applied(GroupMap(), mu, L, a, H, z)

@@ -1,7 +1,17 @@
-"""The map of :mod:`pmm_mcmc.coordinates.banded` and its adjoint, as loops for numba; JAX shares the arithmetic.
+"""The map of :mod:`pmm_mcmc.coordinates.walk` and its adjoint, as loops for numba; JAX shares the arithmetic.
 
-Elements are eliminated from the last to the first.  Those from ``t`` on leave a quadratic form in the ``p`` elements
-before, with the matrix ``precision`` and the linear term ``pull``; the matrix's first row is ``g_t - h_t`` and ``k_t``.
+Elements are eliminated from the last to the first.  All elements after ``t``, integrated out, leave a Gaussian factor
+of the ``p`` deviations ``x - mu`` up to ``t``, the newest first, with the matrix ``precision`` and the linear term
+``pull``.  With it, of each element ``t``:
+
+- ``g``: its precision but for the prior's: ``precision[0, 0] + h``.
+- ``k`` ``(p,)``: what couples it to the ``p`` deviations before: ``precision[0, 1:]``, and 0.
+- ``eta``: its linear term: ``pull[0] + a - h mu``.
+- ``shrinkage``: ``1 / (1 + v g)``, the share of the innovation's variance ``v`` that ``g`` leaves.
+- ``phi`` ``(p,)``: its loadings on the deviations before: ``(rho - v k) shrinkage``.
+- ``c`` ``(p,)``: ``g rho + k``.
+
+An argument that ends in ``_bar`` is an adjoint: the derivative of a cost with respect to the value of that name.
 """
 
 from __future__ import annotations
@@ -22,21 +32,24 @@ __all__ = [
 ]
 
 SHAPES = "(p),(n),(n),(n),(n),(n)->(n),()"
-LENGTHS = "v, m, a, h and z (or x) must have one length, and rho at least one element"
+LENGTHS = "v, mu, a, h and z (or x) must have one length, and rho at least one element"
 
 
 def shrinkage_of(v, g):
-    """Return the share of an innovation's variance that later elements leave."""
+    """Return ``shrinkage``."""
     return 1.0 / (1.0 + v * g)
 
 
 def loadings_of(rho, k, v, g, shrinkage):
-    """Return the loadings on the elements before and ``g rho + k``, entries or rows."""
+    """Return ``phi`` and ``c``, of one deviation or of all."""
     return (rho - v * k) * shrinkage, g * rho + k
 
 
 def precision_before(phi_i, phi_j, k_i, k_j, c_i, c_j, v, g, shrinkage, later):
-    """Return ``precision`` of the elements before, an entry or all: a sum of squares, as Joseph's form."""
+    """Return an entry of the next ``precision``, or all: a sum of squares, as Joseph's form of a Kalman filter.
+
+    ``later`` is the entry of the last ``precision`` diagonally below, or 0.
+    """
     return g * phi_i * phi_j + phi_i * k_j + k_i * phi_j + later + v * (shrinkage * c_i) * (shrinkage * c_j)
 
 
@@ -46,7 +59,7 @@ _loadings_of = _loop(loadings_of)
 _precision_before = _loop(precision_before)
 
 
-# Columns of the rows of _eliminated; k and the loadings phi follow, p columns each.
+# Columns of what _eliminated returns; k begins at _K and phi p columns later.
 _G = 0
 _SHRINKAGE = 1
 _ETA = 2
@@ -54,9 +67,9 @@ _K = 3
 
 
 @_loop
-def _eliminated(rho, v, m, a, h):
-    """Return ``g``, ``shrinkage``, ``eta``, ``k`` and ``phi`` of each element, ``(n, 3 + 2 p)``."""
-    if rho.size == 0 or not v.size == m.size == a.size == h.size:
+def _eliminated(rho, v, mu, a, h):
+    """Return ``g``, ``shrinkage``, ``eta``, ``k`` and ``phi`` of each element in a row, ``(n, 3 + 2 p)``."""
+    if rho.size == 0 or not v.size == mu.size == a.size == h.size:
         raise ValueError(LENGTHS)
     n = v.size
     p = rho.size
@@ -67,7 +80,7 @@ def _eliminated(rho, v, m, a, h):
     c = np.empty(p)
     for t in range(n - 1, -1, -1):
         g = precision[0, 0] + h[t]
-        eta = pull[0] + a[t] - h[t] * m[t]
+        eta = pull[0] + a[t] - h[t] * mu[t]
         shrinkage = _shrinkage_of(v[t], g)
         row[t, _G] = g
         row[t, _SHRINKAGE] = shrinkage
@@ -91,7 +104,7 @@ def _eliminated(rho, v, m, a, h):
 
 @_loop
 def _deviations(v, row, p, z):
-    """Return ``x - m``, from the first to the last."""
+    """Return ``x - mu`` ``(n,)`` at ``z``, from the first element to the last."""
     if z.size != v.size:
         raise ValueError(LENGTHS)
     d = np.empty(z.size, z.dtype)
@@ -104,50 +117,50 @@ def _deviations(v, row, p, z):
 
 
 @numba.njit(cache=True, error_model="numpy")
-def place(rho, v, m, a, h, z):
-    """Return ``x`` and ``log |dx / dz|``."""
-    row = _eliminated(rho, v, m, a, h)
+def place(rho, v, mu, a, h, z):
+    """Return ``x`` ``(n,)`` at ``z``, and ``log |dx / dz|``."""
+    row = _eliminated(rho, v, mu, a, h)
     x = _deviations(v, row, rho.size, z)
     log_det = 0.0
     for t in range(x.size):
-        x[t] += m[t]
+        x[t] += mu[t]
         log_det += 0.5 * np.log(v[t] * row[t, _SHRINKAGE])
     return x, np.array(log_det, z.dtype)
 
 
 @numba.njit(cache=True, error_model="numpy")
-def undo(rho, v, m, a, h, x):
-    """Return ``z`` and ``log |dx / dz|``."""
+def undo(rho, v, mu, a, h, x):
+    """Return ``z`` ``(n,)`` at ``x``, and ``log |dx / dz|``: the inverse of :func:`place`."""
     if x.size != v.size:
         raise ValueError(LENGTHS)
-    row = _eliminated(rho, v, m, a, h)
+    row = _eliminated(rho, v, mu, a, h)
     p = rho.size
     z = np.empty(x.size, x.dtype)
     log_det = 0.0
     for t in range(x.size):
         tau = v[t] * row[t, _SHRINKAGE]
         log_det += 0.5 * np.log(tau)
-        residual = x[t] - m[t] - tau * row[t, _ETA]
+        residual = x[t] - mu[t] - tau * row[t, _ETA]
         for i in range(min(t, p)):
-            residual -= row[t, _K + p + i] * (x[t - 1 - i] - m[t - 1 - i])
+            residual -= row[t, _K + p + i] * (x[t - 1 - i] - mu[t - 1 - i])
         z[t] = residual / np.sqrt(tau)
     return z, np.array(log_det, x.dtype)
 
 
 @numba.njit(cache=True, error_model="numpy")
-def pull_back(rho, v, m, a, h, z, x_bar, log_det_bar):
-    """Return the adjoints of all six inputs.
+def pull_back(rho, v, mu, a, h, z, x_bar, log_det_bar):
+    """Return the adjoints of the six inputs of :func:`place` from those of its outputs.
 
     The first loop is the adjoint of :func:`_deviations`, from the last element; the second is that of
-    :func:`_eliminated`, from the first element, with ``q`` the (symmetric) adjoint of ``precision`` and ``u`` that of
-    ``pull``.
+    :func:`_eliminated`, from the first element, with ``q`` the (symmetric) adjoint of ``precision``, ``q_phi`` and
+    ``q_c`` its products with ``phi`` and ``c``, and ``u`` the adjoint of ``pull``.
     """
     n = z.size
     p = rho.size
-    row = _eliminated(rho, v, m, a, h)
+    row = _eliminated(rho, v, mu, a, h)
     d = _deviations(v, row, p, z)
     v_bar = np.empty_like(v)
-    m_bar = np.empty_like(m)
+    mu_bar = np.empty_like(mu)
     a_bar = np.empty_like(a)
     h_bar = np.empty_like(h)
     z_bar = x_bar.copy()
@@ -197,9 +210,9 @@ def pull_back(rho, v, m, a, h, z, x_bar, log_det_bar):
         v_bar[t] = log_tau_bar * shrinkage / v[t] + shrinkage * shrinkage * (
             slope_bar * (1.0 - v[t] * g) * shrinkage - by_v
         )
-        m_bar[t] = x_bar[t] - h[t] * eta_bar
+        mu_bar[t] = x_bar[t] - h[t] * eta_bar
         a_bar[t] = eta_bar
-        h_bar[t] = g_bar - m[t] * eta_bar
+        h_bar[t] = g_bar - mu[t] * eta_bar
         for i in range(p - 1, 0, -1):
             for j in range(p - 1, 0, -1):
                 q[i, j] = q[i - 1, j - 1]
@@ -208,13 +221,13 @@ def pull_back(rho, v, m, a, h, z, x_bar, log_det_bar):
         u[0] = eta_bar
         for i in range(1, p):
             q[0, i] = q[i, 0] = q_phi[i - 1] + slope * q_c[i - 1] - 0.5 * tau * phi_bar[i - 1]
-    return rho_bar, v_bar, m_bar, a_bar, h_bar, z_bar
+    return rho_bar, v_bar, mu_bar, a_bar, h_bar, z_bar
 
 
-def undo_rows(rho, v, m, a, h, x):
+def undo_rows(rho, v, mu, a, h, x):
     """Return ``z`` and ``log |dx / dz|`` of the ``x`` that :func:`place` gives: arrays whose leading axes broadcast."""
 
     def one(*row):
-        return undo(*(np.array(values, float) for values in row))  # copies, as in _Kernel.perform
+        return undo(*(np.array(values, float) for values in row))  # copies, as in NumbaOp.perform
 
-    return np.vectorize(one, otypes="dd", signature=SHAPES)(rho, v, m, a, h, x)
+    return np.vectorize(one, otypes="dd", signature=SHAPES)(rho, v, mu, a, h, x)

@@ -6,7 +6,7 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.graph.replace import vectorize_graph
 
-from pmm_mcmc.coordinates.vectors import vector_sites
+from pmm_mcmc.coordinates.groups import noncentred_groups
 
 # One element, few, and one vector.
 SIZES = [(4, 1), (3, 2), (2, 5), (1, 12)]
@@ -47,7 +47,7 @@ def cost_of(xp, x, log_det):
 def compiled():
     """``x``, ``log_det`` and the gradients of a function of both, in each mode."""
     symbols = [pt.tensor(shape=(None,) * ndim, dtype="float64") for ndim in (2, 2, 2, 3, 2)]
-    x, log_det = vector_sites(*symbols)
+    x, log_det = noncentred_groups(*symbols)
     wrt = [symbols[i] for i in (0, 1, 4)]
     outputs = [x, log_det, *pytensor.grad(cost_of(pt, x, log_det), wrt)]
     return {mode: pytensor.function(symbols, outputs, mode=mode) for mode in MODES}
@@ -85,7 +85,7 @@ def test_both_ends_are_exact(compiled, mode):
 def test_vectorised_graphs_do_each_row(mode):
     values = inputs(3, 2)
     z, L = pt.matrix("z"), pt.matrix("L")
-    outputs = list(vector_sites(values[0], L, values[2], values[3], z))
+    outputs = list(noncentred_groups(values[0], L, values[2], values[3], z))
     outputs += pytensor.grad(cost_of(pt, *outputs), [L, z])
     many_z, many_L = pt.tensor3("many z"), pt.tensor3("many L")
     f = pytensor.function([many_L, many_z], vectorize_graph(outputs, {z: many_z, L: many_L}), mode=mode)
@@ -101,7 +101,7 @@ def test_vectorised_graphs_do_each_row(mode):
 def test_in_float32(mode):
     values = inputs(3, 2)
     z = pt.matrix("z", dtype="float32")
-    x, log_det = vector_sites(*values[:4], z)
+    x, log_det = noncentred_groups(*values[:4], z)
     slope = pytensor.grad(cost_of(pt, x, log_det), z)
     assert (x.dtype, log_det.dtype, slope.dtype) == ("float32",) * 3
     found = pytensor.function([z], [x, log_det], mode=mode)(values[4].astype("float32"))
@@ -112,4 +112,4 @@ def test_in_float32(mode):
 def test_types_without_a_gradient_are_refused():
     values = inputs(3, 2)
     with pytest.raises(TypeError, match="z has dtype int64; give float32 or float64"):
-        vector_sites(*values[:4], np.ones((3, 2), dtype="int64"))
+        noncentred_groups(*values[:4], np.ones((3, 2), dtype="int64"))

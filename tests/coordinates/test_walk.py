@@ -9,10 +9,10 @@ import pytest
 from pytensor.graph.replace import vectorize_graph
 from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
 
-from pmm_mcmc.coordinates.banded import BandedSites, banded_sites
-from pmm_mcmc.coordinates.banded_loops import undo_rows
+from pmm_mcmc.coordinates.walk import WalkMap, noncentred_walk
+from pmm_mcmc.coordinates.walk_loops import undo_rows
 
-NAMES = ("rho", "v", "m", "a", "h", "z")
+NAMES = ("rho", "v", "mu", "a", "h", "z")
 MODES = ("FAST_COMPILE", "NUMBA", "JAX")
 # Orders and lengths: a single element, as many as the order, fewer and more.
 CASES = [(p, n) for p in (1, 2, 3) for n in sorted({1, p, 7})]
@@ -54,7 +54,7 @@ def cost_of(xp, x, log_det):
 def compiled():
     """``x``, ``log_det`` and all gradients of a function of both, in each mode."""
     symbols = [pt.vector(name, dtype="float64") for name in NAMES]
-    x, log_det = banded_sites(*symbols)
+    x, log_det = noncentred_walk(*symbols)
     outputs = [x, log_det, *pytensor.grad(cost_of(pt, x, log_det), symbols)]
     return {mode: pytensor.function(symbols, outputs, mode=mode) for mode in MODES}
 
@@ -107,7 +107,7 @@ def test_undoing_returns_z_and_the_determinant(p, n):
 
 
 @pytest.mark.parametrize("p", [1, 2, 3])
-def test_without_sites_it_is_the_prior_drawn_forward(compiled, p):
+def test_without_data_it_is_the_prior_drawn_forward(compiled, p):
     rho, v, m, _, _, z = inputs(p, 7)
     none = np.zeros(7)
     L = np.linalg.solve(operator(np, rho, 7), np.diag(np.sqrt(v)))
@@ -162,7 +162,7 @@ def batch():
 @pytest.mark.parametrize("mode", MODES)
 def test_vectorised_graphs_do_each_row(compiled, mode):
     symbols = [pt.vector(name, dtype="float64") for name in NAMES]
-    x, log_det = banded_sites(*symbols)
+    x, log_det = noncentred_walk(*symbols)
     outputs = [x, log_det, *pytensor.grad(cost_of(pt, x, log_det), symbols)]
     V, Z = pt.matrix("V", dtype="float64"), pt.matrix("Z", dtype="float64")
     batched = vectorize_graph(outputs, {symbols[1]: V, symbols[5]: Z})
@@ -177,7 +177,7 @@ def test_vectorised_graphs_do_each_row(compiled, mode):
 def test_leading_axes_are_batches():
     rho, v, m, a, h, z = batch()
     given = pt.vector("rho", dtype="float64")
-    parts = banded_sites(given, v, m, a, h, z)
+    parts = noncentred_walk(given, v, m, a, h, z)
     slope = pytensor.grad(cost_of(pt, *(part.sum(axis=0) for part in parts)), given)
     x, log_det, slope = pytensor.function([given], [*parts, slope], mode="FAST_COMPILE")(rho)
 
@@ -196,7 +196,7 @@ def test_leading_axes_are_batches():
 @pytest.mark.parametrize("mode", MODES)
 def test_in_float32(mode):
     symbols = [pt.vector(name, dtype="float32") for name in NAMES]
-    x, log_det = banded_sites([0.5, 0.2], *symbols[1:])
+    x, log_det = noncentred_walk([0.5, 0.2], *symbols[1:])
     gradients = pytensor.grad(cost_of(pt, x, log_det), symbols[1:])
     run = pytensor.function(symbols[1:], [x, log_det, *gradients], mode=mode)
     values = [value.astype("float32") for value in inputs(2, 7)[1:]]
@@ -215,7 +215,7 @@ def test_jit_and_vmap_of_what_jax_runs():
     import jax
 
     rows = [np.stack(parts) for parts in zip(*(inputs(3, 7, seed) for seed in range(4)), strict=True)]
-    x, log_det = jax.jit(jax.vmap(BandedSites().perform_jax))(*rows)
+    x, log_det = jax.jit(jax.vmap(WalkMap().perform_jax))(*rows)
     for i in range(4):
         expected = dense(np, *(row[i] for row in rows))
         np.testing.assert_allclose(x[i], expected[0], atol=1e-10)
@@ -224,9 +224,9 @@ def test_jit_and_vmap_of_what_jax_runs():
 
 def test_a_model_like_graph_compiles_in_seconds():
     log_sigma, phi, z = pt.scalar("log_sigma"), pt.scalar("phi"), pt.vector("z", shape=(120,))
-    y, site = np.random.default_rng(3).normal(size=120), np.ones(120)
+    y, h = np.random.default_rng(3).normal(size=120), np.ones(120)
     v = pt.exp(2.0 * log_sigma) * pt.concatenate([1.0 / (1.0 - phi[None] ** 2), pt.ones(119)])
-    x, log_det = banded_sites(phi[None], v, pt.zeros(120), 0.0 * site, site, z)
+    x, log_det = noncentred_walk(phi[None], v, pt.zeros(120), 0.0 * h, h, z)
     w = pt.concatenate([x[:1], x[1:] - phi * x[:-1]]) / pt.sqrt(v)
     density = -0.5 * (w**2).sum() - 0.5 * pt.log(v).sum() - 0.5 * (y**2 * pt.exp(-x) + x).sum() + log_det
     parts = [log_sigma, phi, z]
@@ -241,10 +241,10 @@ def test_a_model_like_graph_compiles_in_seconds():
 
 
 def test_compiled_graphs_are_kept_on_disk_by_the_text_of_the_kernels(monkeypatch):
-    node = banded_sites(*(pt.vector() for _ in NAMES))[0].owner
+    node = noncentred_walk(*(pt.vector() for _ in NAMES))[0].owner
     key = numba_funcify_and_cache_key(node.op, node=node)[1]
-    assert key is not None and key == numba_funcify_and_cache_key(BandedSites(), node=node)[1]
-    monkeypatch.setattr(BandedSites, "version", 1)
+    assert key is not None and key == numba_funcify_and_cache_key(WalkMap(), node=node)[1]
+    monkeypatch.setattr(WalkMap, "version", 1)
     assert key != numba_funcify_and_cache_key(node.op, node=node)[1]
 
 
@@ -252,8 +252,8 @@ def test_compiled_graphs_are_kept_on_disk_by_the_text_of_the_kernels(monkeypatch
 def test_jax_is_imported_where_it_is_used_only(run_script):
     found, error = run_script(
         "import sys, json, pytensor, pytensor.tensor as pt\n"
-        "from pmm_mcmc.coordinates.banded import banded_sites\n"
-        "x = banded_sites(pt.ones(1), *(pt.ones(3) for _ in range(5)))[0]\n"
+        "from pmm_mcmc.coordinates.walk import noncentred_walk\n"
+        "x = noncentred_walk(pt.ones(1), *(pt.ones(3) for _ in range(5)))[0]\n"
         "before = 'jax' in sys.modules\n"
         "print(json.dumps([before, x.eval(mode='JAX').tolist()]))\n"
     )
@@ -267,15 +267,15 @@ def test_bad_shapes_and_types_are_refused():
     for which in range(1, 6):
         bad = [np.ones(2) if i == which else value for i, value in enumerate(good)]
         with pytest.raises(ValueError, match=rf"one length.*'{NAMES[which].replace('z', 'z or x')}': 2"):
-            banded_sites(*bad)
+            noncentred_walk(*bad)
         with pytest.raises(ValueError, match="inconsistent size"):
             undo_rows(*bad)
     with pytest.raises(ValueError, match="at least one element"):
-        banded_sites(np.ones(0), *good[1:])
+        noncentred_walk(np.ones(0), *good[1:])
     with pytest.raises(ValueError, match="v has 0 dimensions"):
-        banded_sites(good[0], np.ones(()), *good[2:])
+        noncentred_walk(good[0], np.ones(()), *good[2:])
     with pytest.raises(TypeError, match="int64; give float32 or float64"):
-        banded_sites(*good[:5], np.ones(3, int))
+        noncentred_walk(*good[:5], np.ones(3, int))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -289,6 +289,6 @@ def test_lengths_that_are_known_late_are_refused_then(compiled, mode):
 
 def test_second_derivatives_are_refused():
     symbols = [pt.vector(name) for name in NAMES]
-    slope = pytensor.grad(banded_sites(*symbols)[0].sum(), symbols[1])
+    slope = pytensor.grad(noncentred_walk(*symbols)[0].sum(), symbols[1])
     with pytest.raises(NotImplementedError, match="first derivatives only"):
         pytensor.grad(slope.sum(), symbols[1])

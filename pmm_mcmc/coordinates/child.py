@@ -1,0 +1,178 @@
+r"""A child: a variable that is sampled non-centred, given the location and scale that its parents make.
+
+The prior of a child is ``x = mu + L w`` with ``w`` of unit scale.  The parameters ``(a, H)`` of its non-centring stand
+for the rest of the posterior as ``x`` sees it, :math:`\exp(a^T x - x^T H x / 2)`, and ``B = C C' = I + L' H L`` is the
+precision of ``w`` under the two.  Chains move in ``z = C' w - C^-1 L' (a - H mu)``, which is standard normal where the
+rest is as ``(a, H)`` say.  There are four kinds of children:
+
+- ``"elementwise"``: every element by itself (:mod:`pmm_mcmc.coordinates.elementwise`).
+- ``"grouped"``: groups of few elements with one covariance (:mod:`pmm_mcmc.coordinates.groups`).
+- ``"dense"``: one group, a vector, with a diagonal ``H``.
+- ``"walk"``: an autoregression (:mod:`pmm_mcmc.coordinates.walk`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pmm_mcmc.coordinates.elementwise import undone
+from pmm_mcmc.coordinates.walk_loops import undo_rows
+
+__all__ = ["Child", "Undone", "or_nan"]
+
+
+class Undone(NamedTuple):
+    """What :meth:`Child.undo` makes of the child's elements at ``n`` positions.
+
+    Attributes
+    ----------
+    z : (n, m)
+        The child in the coordinates of the chains.
+    log_det : (n,)
+        Log determinant of the map from ``z`` to ``x``.
+    w, mu, L
+        The child in units of its prior, its location and its scale; a walk has no ``w``.
+    B
+        Elementwise ``B``, of groups its lower Cholesky factor ``C``, of a walk None.
+    """
+
+    z: np.ndarray
+    log_det: np.ndarray
+    w: Any
+    mu: Any
+    L: Any
+    B: Any
+
+
+class Child(NamedTuple):
+    """A variable that is sampled non-centred.
+
+    Attributes
+    ----------
+    name
+        Of the variable in the model.
+    kind
+        ``"elementwise"``, ``"grouped"``, ``"dense"`` or ``"walk"``.
+    begin, shape
+        Its first coordinate, and the shape of its coordinates.
+    fixed
+        Whether it is fully non-centred, whatever draws say.
+    location, scale
+        Names of the variables that it is non-centred about and scaled by.
+    """
+
+    name: str
+    kind: str
+    begin: int
+    shape: tuple[int, ...]
+    fixed: bool
+    location: tuple[str, ...]
+    scale: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of its coordinates."""
+        return int(np.prod(self.shape, dtype=int))
+
+    @property
+    def at(self) -> slice:
+        """Its coordinates."""
+        return slice(self.begin, self.begin + self.size)
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of parameters of its non-centring."""
+        if self.kind == "grouped":
+            return self.size * (1 + self.shape[-1])
+        return 2 * self.size
+
+    def split(self, parameters: Any) -> tuple[Any, Any]:
+        """Return ``a`` and ``H`` from the flat parameters: ``(m,)`` both, or ``(G, K)`` and ``(G, K, K)`` of groups."""
+        m = self.size
+        if self.kind == "grouped":
+            K = self.shape[-1]
+            return parameters[:m].reshape((m // K, K)), parameters[m:].reshape((m // K, K, K))
+        if self.kind == "dense":
+            return parameters[None, :m], parameters[None, m:, None] * np.eye(m)
+        return parameters[:m], parameters[m:]
+
+    def undo(self, x: np.ndarray, mu: Any, L: Any, parameters: np.ndarray) -> Undone:
+        """Return ``z`` of the child's elements ``x`` ``(n, m)``, given location and scale, and what it is made of."""
+        a, H = self.split(parameters)
+        if self.kind == "elementwise":
+            z, w, B = undone(mu, L, a, H, x)
+            return Undone(z, np.log(np.abs(L)).sum(axis=1) - 0.5 * np.log(B).sum(axis=1), w, mu, L, B)
+        if self.kind == "walk":
+            variances, coefficients = L
+            z, log_det = undo_rows(coefficients, variances, mu, a, H, x)
+            return Undone(z, log_det, None, mu, L, None)
+        w = or_nan(np.linalg.solve, L, (x.reshape(mu.shape) - mu).swapaxes(1, 2)).swapaxes(1, 2)
+        pull = (a - (H @ mu[..., None])[..., 0]) @ L
+        C = or_nan(np.linalg.cholesky, np.eye(mu.shape[2]) + L.swapaxes(1, 2)[:, None] @ H @ L[:, None])
+        z = (w[..., None, :] @ C)[..., 0, :] - or_nan(np.linalg.solve, C, pull[..., None])[..., 0]
+        log_det = mu.shape[1] * _log_diagonal(L) - _log_diagonal(C).sum(axis=1)
+        return Undone(z.reshape(len(x), -1), log_det, w, mu, L, C)
+
+    def rest(
+        self, undone: Undone, x: np.ndarray, of_x: np.ndarray, of_z: np.ndarray, variance: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the gradient of the rest of the posterior at ``x``, and the weights of its regression on ``x``.
+
+        ``of_x`` and ``of_z`` are gradients of the log density with respect to ``x`` and ``z``, all three of the child's
+        elements ``(n, m)``; ``variance`` ``(m,)`` is that of ``x``.
+        """
+        _, _, w, mu, L, B = undone
+        equal_weights = np.broadcast_to(variance, x.shape)
+        if self.kind == "elementwise":
+            return (np.sqrt(B) * of_z + w) / L, L * L / B
+        if self.kind == "walk":
+            return of_x + _precision_times(x - mu, *L), equal_weights
+        y = (B @ of_z.reshape(w.shape)[..., None])[..., 0] + w
+        r = np.linalg.solve(L.swapaxes(1, 2), y.swapaxes(1, 2)).swapaxes(1, 2)
+        if self.kind == "dense":
+            return r[:, 0], equal_weights
+        size = np.diagonal(L, axis1=1, axis2=2)[:, None, :] ** 2
+        return r, 1.0 / ((B * B).sum(axis=-1) / size).mean(axis=2)
+
+    def prior_share(self, undone: Undone, parameters: np.ndarray) -> np.ndarray:
+        """Return the prior's share of the precision of each element ``(n, m)``: 1 is non-centred, 0 is centred."""
+        B = undone.B
+        if self.kind == "walk":
+            variances, _ = undone.L
+            B = 1.0 + variances * self.split(parameters)[1]
+        elif self.kind != "elementwise":
+            B = (B * B).sum(axis=-1)  # the diagonal of C C'
+        return (1.0 / B).reshape(len(B), -1)
+
+
+def _log_diagonal(matrix: np.ndarray) -> np.ndarray:
+    return np.log(np.diagonal(matrix, axis1=-2, axis2=-1)).sum(axis=-1)
+
+
+def _precision_times(x: np.ndarray, variances: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
+    """Return the prior precision of an autoregression times ``x`` ``(n, m)``."""
+    innovations = x.copy()
+    for lag in range(1, coefficients.shape[1] + 1):
+        innovations[:, lag:] -= coefficients[:, lag - 1, None] * x[:, :-lag]
+    innovations /= variances
+    out = innovations.copy()
+    for lag in range(1, coefficients.shape[1] + 1):
+        out[:, :-lag] -= coefficients[:, lag - 1, None] * innovations[:, lag:]
+    return out
+
+
+def or_nan(function: Callable[..., np.ndarray], *arrays: np.ndarray) -> np.ndarray:
+    """Return what a function of ``numpy.linalg`` returns for arrays ``(n, ...)``, NaN where it refuses a matrix.
+
+    NumPy refuses all matrices for one that is not positive definite, which happens far out.
+    """
+    try:
+        return function(*arrays)
+    except np.linalg.LinAlgError:
+        if len(arrays[0]) == 1:
+            return np.full(arrays[-1].shape, np.nan)
+    rows = zip(*(np.split(array, len(array)) for array in arrays), strict=True)
+    return np.concatenate([or_nan(function, *row) for row in rows])

@@ -1,0 +1,71 @@
+"""The regression that learns how far a child is non-centred from draws and their gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+
+__all__ = ["learn_elementwise", "learn_grouped"]
+
+# Ridge: a = 0 and H = 0, fully non-centred, counts for so many draws.
+_RIDGE = 4.0
+_TINY = 1e-300  # keeps divisions by zero weights finite
+
+
+def learn_elementwise(r: np.ndarray, x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    r"""Fit ``r = a - h x`` by weighted least squares, element by element, with ``h >= 0``.
+
+    Parameters
+    ----------
+    r, x : (n, m)
+        Gradient of the rest of the posterior and position, at draws of any distribution.
+    weight : (n, m)
+        The inverse variance of the noise of ``r``, up to a constant.
+
+    Returns
+    -------
+    a, h : (m,)
+        0 where they are not finite.
+    """
+    total = weight.sum(axis=0)
+    unit = weight.mean(axis=0)
+    centre = (weight * x).sum(axis=0) / np.maximum(total, _TINY)
+    dx = x - centre
+    intercept = (weight * r).sum(axis=0) / (total + _RIDGE * unit + _TINY)
+    xx = (weight * dx * dx).sum(axis=0) + _RIDGE * unit * unit
+    h = np.maximum(-(weight * dx * (r - intercept)).sum(axis=0) / np.maximum(xx, _TINY), 0.0)
+    a = intercept + h * centre
+    bad = ~(np.isfinite(a) & np.isfinite(h))
+    return np.where(bad, 0.0, a), np.where(bad, 0.0, h)
+
+
+def learn_grouped(r: np.ndarray, x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    r"""Fit ``r = a - H x`` group by group, ``H`` symmetric with no negative eigenvalue.
+
+    Parameters
+    ----------
+    r, x : (n, G, K)
+        As for :func:`learn_elementwise`, for ``G`` groups of ``K`` elements.
+    weight : (n, G)
+        Of each draw of a group.
+
+    Returns
+    -------
+    a : (G, K)
+    H : (G, K, K)
+        0 where they are not finite.
+    """
+    K = x.shape[2]
+    total = weight.sum(axis=0)
+    unit = weight.mean(axis=0)
+    centre = np.einsum("ng,ngk->gk", weight, x) / np.maximum(total, _TINY)[:, None]
+    dx = x - centre
+    intercept = np.einsum("ng,ngk->gk", weight, r) / (total + _RIDGE * unit + _TINY)[:, None]
+    gram = np.einsum("ng,ngk,ngl->gkl", weight, dx, dx)
+    gram += (_RIDGE * unit * unit + _TINY)[:, None, None] * np.eye(K)
+    cross = np.einsum("ng,ngk,ngl->gkl", weight, dx, r - intercept)
+    H = -np.linalg.solve(gram, cross)
+    values, vectors = np.linalg.eigh(0.5 * (H + H.swapaxes(1, 2)))
+    H = (vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.swapaxes(1, 2)
+    a = intercept + np.einsum("gkl,gl->gk", H, centre)
+    bad = ~(np.isfinite(a).all(axis=1) & np.isfinite(H).all(axis=(1, 2)))
+    return np.where(bad[:, None], 0.0, a), np.where(bad[:, None, None], 0.0, H)

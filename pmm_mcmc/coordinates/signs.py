@@ -1,0 +1,56 @@
+"""Scales that are sampled with a sign.
+
+A signed scale is ``s = c sinh(v)`` with ``v`` its coordinate and ``c`` the median of its draws: linear through 0,
+where a logarithm has a long tail, and logarithmic where the scale is large, where a linear coordinate has one.  With it
+the children that it scales change sign, and where it is one of several standard deviations its correlations do: the
+same point, and the log density is a smooth function of ``v`` across 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = ["Signs"]
+
+
+class Signs(NamedTuple):
+    """Which scales have a sign, and what changes sign with them.
+
+    Attributes
+    ----------
+    signed : (k,) int
+        Coordinates of their logarithms.
+    flips : (d, j) int
+        Coordinates of the signed scales whose signs each coordinate has, filled up with -1.
+    by_hand
+        Names of those that scale no child: the model is non-centred by hand.
+    """
+
+    signed: np.ndarray
+    flips: np.ndarray
+    by_hand: Sequence[str]
+
+    def positive(self, z: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the same points as ``z`` ``(..., d)`` with positive scales, and the gradients there."""
+        # A last 1 is the sign of -1, that is of no scale.
+        sign = np.where(np.concatenate([z, np.ones_like(z[..., :1])], axis=-1) < 0.0, -1.0, 1.0)
+        flip = sign[..., self.flips].prod(axis=-1)
+        return z * flip, gradient * flip
+
+    def with_sign(self, logarithm: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``v`` of logarithms ``(n, k)`` of scales, and the log determinants ``(n,)`` of the way back."""
+        s = np.exp(logarithm)
+        return np.arcsinh(s / c), (0.5 * np.log(s * s + c * c) - logarithm).sum(axis=1)
+
+    def as_logarithms(self, z: np.ndarray, gradient: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``z`` ``(..., d)`` with the logarithms of its positive scales, and gradients of its log density."""
+        z = z.copy()
+        gradient = gradient.copy()
+        v = z[..., self.signed]
+        gradient[..., self.signed] = np.tanh(v) * gradient[..., self.signed] + np.cosh(v) ** -2
+        with np.errstate(divide="ignore"):
+            z[..., self.signed] = np.log(c * np.sinh(v))
+        return z, gradient

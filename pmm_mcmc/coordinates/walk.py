@@ -1,0 +1,140 @@
+r"""Random walks and autoregressions of any order, non-centred element by element in O(n).
+
+The prior is :math:`x_t - \mu_t = \sum_{k=1}^p \rho_k (x_{t-k} - \mu_{t-k}) + e_t`, :math:`e_t \sim N(0, v_t)`, with
+terms before the first element left out: :math:`A (x - \mu) = e`.  The parameters of the non-centring stand for the
+rest of the posterior, :math:`e^{a'x - x'Hx/2}` with :math:`H = diag(h)`.  Both make a Gaussian, whose precision is
+:math:`P = A'D^{-1}A + H = R R'`, :math:`D = diag(v)`, and standard normals ``z`` are placed at
+
+.. math:: x = \mu + P^{-1} (a - H \mu) + R^{-T} z.
+
+``R`` is the upper factor: elements are eliminated from the last to the first, so that each is placed given those before
+it,
+
+.. math:: x_t - \mu_t = \varphi_t'y_t + \tau_t \eta_t + \sqrt{\tau_t} z_t, \quad
+          \tau = \frac{v}{1 + v g}, \quad \varphi = \frac{\rho - v k}{1 + v g},
+
+with ``y`` the ``p`` deviations before, and ``g``, ``k`` and :math:`\eta` what ``H`` and ``a`` say from ``t`` on.
+Nothing is divided by ``v``: ``h = 0`` is the walk drawn forward, and ``v -> 0``, ``v -> inf`` and a wide start before
+tiny steps need no care.  (Elimination from the first element loses the last of these: the precision of the level is
+below the rounding of 1/v.)
+"""
+
+from __future__ import annotations
+
+from pmm_mcmc.coordinates import walk_loops
+from pmm_mcmc.coordinates.numba_op import MapGradient, NumbaMap, applied, in_dtype_of, version_of
+from pmm_mcmc.coordinates.walk_loops import (
+    LENGTHS,
+    SHAPES,
+    loadings_of,
+    place,
+    precision_before,
+    pull_back,
+    shrinkage_of,
+)
+
+__all__ = ["noncentred_walk"]
+
+_NAMES = ("rho", "v", "mu", "a", "h", "z or x")
+
+
+def _place_in_jax(rho, v, mu, a, h, z):
+    """Return the outputs of :func:`place` by two scans: JAX cannot trace loops that write into arrays."""
+    import jax
+    import jax.numpy as jnp
+
+    if rho.size == 0 or not v.shape == mu.shape == a.shape == h.shape == z.shape:
+        raise ValueError(LENGTHS)
+
+    def eliminate(carry, row):
+        precision, pull = carry
+        v, h, s = row
+        g = precision[0, 0] + h
+        eta = pull[0] + s
+        k = jnp.append(precision[0, 1:], 0.0)
+        shrinkage = shrinkage_of(v, g)
+        phi, c = loadings_of(rho, k, v, g, shrinkage)
+        later = jnp.pad(precision[1:, 1:], ((0, 1), (0, 1)))
+        precision = precision_before(phi[:, None], phi, k[:, None], k, c[:, None], c, v, g, shrinkage, later)
+        return (precision, phi * eta + jnp.append(pull[1:], 0.0)), (v * shrinkage, phi, eta)
+
+    def place(previous, row):
+        tau, phi, eta, z = row
+        d = phi @ previous + tau * eta + jnp.sqrt(tau) * z
+        return jnp.append(d, previous[:-1]), d
+
+    p = rho.shape[0]
+    start = jnp.zeros((p, p), z.dtype), jnp.zeros(p, z.dtype)
+    _, (tau, phi, eta) = jax.lax.scan(eliminate, start, (v, h, a - h * mu), reverse=True)
+    _, d = jax.lax.scan(place, start[1], (tau, phi, eta, z))
+    return mu + d, 0.5 * jnp.log(tau).sum()
+
+
+class WalkMap(NumbaMap):
+    """The map of :func:`noncentred_walk`."""
+
+    version = version_of(walk_loops)
+    gufunc_signature = SHAPES
+    kernel = staticmethod(place)
+    perform_jax = staticmethod(_place_in_jax)
+    position = 5
+    differentiable = range(6)
+
+    def checked(self, inputs):
+        """Return the inputs in the dtype of ``z``, after a check of the static lengths."""
+        lengths = {}
+        for name, value in zip(_NAMES, inputs, strict=False):
+            if value.ndim != 1:
+                raise ValueError(f"{name} has {value.ndim} dimensions; give a vector")
+            lengths[name] = value.type.shape[0]
+        if lengths["rho"] == 0 or len({lengths[name] for name in _NAMES[1:]} - {None}) > 1:
+            raise ValueError(f"{LENGTHS}; got {lengths}")
+        return in_dtype_of(inputs[self.position], "z or x", inputs)
+
+    @property
+    def gradient(self):
+        """The operation of the adjoints."""
+        return WalkMapGradient()
+
+
+class WalkMapGradient(MapGradient):
+    """The adjoints of :class:`WalkMap`."""
+
+    of = WalkMap
+    version = WalkMap.version
+    gufunc_signature = "(p),(n),(n),(n),(n),(n),(n),()->(p),(n),(n),(n),(n),(n)"
+    kernel = staticmethod(pull_back)
+
+
+def noncentred_walk(rho, v, mu, a, h, z):
+    r"""Place a random walk or autoregression from standard normals, each element as far non-centred as ``h`` says.
+
+    Time :math:`O(n p^2)`, memory :math:`O(n p)`, the gradient included.  With numba, JAX (``jit``, ``vmap``) and
+    without a compiler; gradients by all arguments.  Leading axes are batches.
+
+    Parameters
+    ----------
+    rho : (p,)
+        Coefficients of the elements 1, ..., p before; ``[1.0]`` is a random walk.
+    v : (n,)
+        Variances of the innovations, positive.
+    mu : (n,)
+        Means under the prior.
+    a, h : (n,)
+        Parameters of the non-centring, ``h`` at least 0; ``h = 0`` and ``a = 0`` make the non-centred form.
+    z : (n,)
+        Where to place, float32 or float64; the others are cast to its dtype.
+
+    Returns
+    -------
+    x : (n,)
+        :math:`\mu + P^{-1} (a - h \mu) + R^{-T} z`, of the module's equation.
+    log_det : ()
+        :math:`\log |dx / dz| = -\sum_t \log R_{tt}`.
+
+    Raises
+    ------
+    ValueError
+        If lengths do not agree: at once for static lengths, else at evaluation.
+    """
+    return applied(WalkMap(), rho, v, mu, a, h, z)
