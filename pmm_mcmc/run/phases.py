@@ -145,6 +145,7 @@ class Run:
             fits=not trial.outcome,
         )  # fmt: skip
         warming.tuned = warming.warmup.tuned
+        warming.length = tune
         warming.prior = trial.prior if trial.outcome else None
 
 

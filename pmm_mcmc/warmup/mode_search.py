@@ -32,13 +32,13 @@ from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.search_thresholds import SEARCH
 from pmm_mcmc.warmup.whitened_map import WhitenedMap
 
-__all__ = ["ModeSearch", "along_coordinates", "search_modes"]
+__all__ = ["ModeSearch", "SearchOutcome", "along_coordinates", "search_modes"]
 
 # Numbers in the candidates and in the states of one evaluation, at most: 16 MiB.
 _NUMBERS = 2**21
 
 
-class ModeSearch(NamedTuple):
+class SearchOutcome(NamedTuple):
     """The outcome of a search: what is reported of other modes, and where chains should start again.
 
     Attributes
@@ -70,7 +70,7 @@ def search_modes(
     n_grad: int,
     rng: np.random.Generator,
     maxima: np.ndarray | None = None,
-) -> ModeSearch:
+) -> SearchOutcome:
     """Return the outcome of a search.
 
     ``draws`` are the newest of the chains, ``tuned`` is the final setting of the warm-up, and ``n_grad`` are its
@@ -105,10 +105,10 @@ class ModeSearch:
     def _left(self) -> int:
         return self._limit - self.spent
 
-    def outcome(self, other_modes: OtherModes) -> ModeSearch:
+    def outcome(self, other_modes: OtherModes) -> SearchOutcome:
         """Return what the search has led to."""
         starts, moved = self._starts_again
-        return ModeSearch(other_modes, self.other_maxima, self.spent, self._map.place(starts), moved)
+        return SearchOutcome(other_modes, self.other_maxima, self.spent, self._map.place(starts), moved)
 
     def run(self, draws: Block, prior: np.ndarray, maxima: np.ndarray | None = None) -> OtherModes:
         """Return the other modes; NaN if no ascent from the chains reaches a maximum."""

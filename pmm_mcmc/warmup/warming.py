@@ -18,7 +18,7 @@ from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.warmup import timetable
 from pmm_mcmc.warmup.block_checks import narrowness, past_transient, replacements
-from pmm_mcmc.warmup.mode_search import ModeSearch, search_modes
+from pmm_mcmc.warmup.mode_search import SearchOutcome, search_modes
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import fixed_setting
@@ -189,7 +189,7 @@ class Warming:
 
     def close(
         self, engine: Engine, block: Block, source: np.ndarray | None = None, stop: bool = False
-    ) -> ModeSearch | None:
+    ) -> SearchOutcome | None:
         """Update the setting by the draws of the first chains in a block, and replace chains that are stuck.
 
         ``source`` says from which chain each goes on where warm-up does not learn from it; ``stop`` ends the warm-up.
@@ -218,7 +218,7 @@ class Warming:
             return search
         return None
 
-    def _begin_again(self, engine: Engine, search: ModeSearch) -> None:
+    def _begin_again(self, engine: Engine, search: SearchOutcome) -> None:
         """Begin the warm-up again, with some chains in another mode; the random numbers go on."""
         assert self.warmup is not None
         arguments = self.warmup.arguments

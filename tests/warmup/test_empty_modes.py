@@ -11,7 +11,7 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import chains_of
 from pmm_mcmc.warmup.empty_modes import starts_elsewhere
-from pmm_mcmc.warmup.mode_search import _Search
+from pmm_mcmc.warmup.mode_search import ModeSearch
 
 PRIOR = np.eye(3)[[0] * 12] * 10.0
 
@@ -36,7 +36,7 @@ def test_chains_leave_a_mode_with_next_to_no_mass(nats, seed):
 def test_a_chain_in_the_heaviest_mode_stays_where_it_is():
     kernel = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled").kernel
     tuned = TunedParameters(1.0, 1, 1.0, Coordinates(np.zeros(2), np.ones(2)), 1)
-    search = _Search(engine(kernel, 2, lower, np.array([0, -60])), tuned, 500, np.random.default_rng(1))
+    search = ModeSearch(engine(kernel, 2, lower, np.array([0, -60])), tuned, 500, np.random.default_rng(1))
     chains = np.array([[10.0, 0.5], [0.5, 0.5]])
     maxima = search._ascend(chains, chains[0], 100)
     starts, moved = starts_elsewhere(chains, maxima, [], search._density, search._ascend, np.random.default_rng(1))
