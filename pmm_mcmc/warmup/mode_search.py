@@ -130,17 +130,17 @@ class ModeSearch:
         if not chain_maxima:
             return OtherModes()
         others = self._apart(reached, chain_maxima, y)
-        chains = y[-len(draws.lp) :]
-        if not others:
-            self._starts_again = starts_elsewhere(chains, chain_maxima, [], self._density, self._ascend, self._rng)
-            return OtherModes(self._hidden_mass(chain_maxima, y, lp))
-        masses = self._masses(others, chain_maxima, lp)
-        total = sum(masses)
-        if not total:
-            return OtherModes(0.0)
+        masses = self._masses(others, chain_maxima, lp) if others else []
         modes = [other for other, mass in zip(others, masses, strict=True) if mass]
+        if maxima is None:
+            chains = y[-len(draws.lp) :]
+            self._starts_again = starts_elsewhere(chains, chain_maxima, modes, self._density, self._ascend, self._rng)
+        if not others:
+            return OtherModes(self._hidden_mass(chain_maxima, y, lp))
+        if not modes:
+            return OtherModes(0.0)
         self.other_maxima = self._map.place(np.stack([mode.y for mode in modes]))
-        self._starts_again = starts_elsewhere(chains, chain_maxima, modes, self._density, self._ascend, self._rng)
+        total = sum(masses)
         position = self._map.place(others[int(np.argmax(masses))].y)
         offset = np.abs(position - x.mean(axis=0)) / np.maximum(x.std(axis=0), 1e-300)
         coordinate = int(offset.argmax())
