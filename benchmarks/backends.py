@@ -21,6 +21,7 @@ import numpy as np
 import pymc as pm
 import wall_clock_models
 from targets import TARGETS
+from warm_ups import warm_up
 
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.ensemble import Ensemble
@@ -28,7 +29,6 @@ from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.jax_density import JaxDensity
 from pmm_mcmc.model.log_density import log_density
-from pmm_mcmc.warmup.warming import warm_up
 
 SIZES, LEARNING, TRANSITIONS = (256, 1024, 4096), 64, 40_000
 

@@ -31,12 +31,13 @@ from pathlib import Path
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from sampling_runs import unequal
 from scipy.special import betaln, digamma, gammaln
 
 import pmm_mcmc as pmm
 from benchmarks import ladder_targets as more
 
-QUIET = {"progressbar": False, "compute_convergence_checks": False, "device": "cpu", "backend": "numba"}
+QUIET = {"progressbar": False, "compute_convergence_checks": False, "backend": "numba"}
 GALAXIES = Path(__file__).parent.parent / "docs" / "data" / "galaxies.csv"
 
 
@@ -68,15 +69,13 @@ def mixture(a, d):
 
 
 def widths(d):
-    with pm.Model() as model:
-        x = pm.Normal("x", 0.0, 5.0, shape=d)
-        prior = pm.logp(pm.Normal.dist(0.0, 5.0, shape=d), x).sum()
-        centre = np.zeros(d)
-        centre[0] = 5.0
-        wide = np.log(0.5) - 0.5 * ((x - centre) ** 2).sum()
-        narrow = np.log(0.5) - 2.0 * ((x + centre) ** 2).sum() + d * np.log(2.0)
-        pm.Potential("modes", pt.logaddexp(wide, narrow) - 0.5 * d * np.log(2.0 * np.pi) - prior)
-    return model, 0.0, np.nan, (0.5, lambda dt: dt["posterior"]["x"].values[..., 0] > 0.0), {}
+    return (
+        unequal(d),
+        0.5 * d * np.log(2.0 * np.pi),
+        np.nan,
+        (0.5, lambda dt: dt["posterior"]["x"].values[..., 0] > 0.0),
+        {},
+    )
 
 
 def galaxies(components):

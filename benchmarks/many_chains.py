@@ -30,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from accelerator_peers import peer, rate_of
 from backends import data, logistic
+from warm_ups import warm_up
 
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
@@ -38,7 +39,6 @@ from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.log_density import log_density
-from pmm_mcmc.warmup.warming import warm_up
 
 jax.config.update("jax_enable_x64", True)
 SEED, REPEATS, D = 1, 7, 25

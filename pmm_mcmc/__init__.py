@@ -49,7 +49,9 @@ _NAMES = {
     "extend": "pmm_mcmc.run.sample",
     "noncentring": "pmm_mcmc.diagnostics.noncentred",
     "open": "pmm_mcmc.run.storage",
+    "refit": "pmm_mcmc.calibration.refit",
     "sample": "pmm_mcmc.run.sample",
+    "sbc": "pmm_mcmc.calibration.sbc",
     "summary": "pmm_mcmc.diagnostics.summary",
     "temper": "pmm_mcmc.tempering.temper",
     "verdict": "pmm_mcmc.diagnostics.verdict",
@@ -74,7 +76,9 @@ __all__ = [
     "nested_r_hat",
     "noncentring",
     "open",
+    "refit",
     "sample",
+    "sbc",
     "summary",
     "temper",
     "verdict",
@@ -82,6 +86,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from pmm_mcmc import workbench as workbench
+    from pmm_mcmc.calibration.refit import refit
+    from pmm_mcmc.calibration.sbc import sbc
     from pmm_mcmc.diagnostics.expectation import expectation
     from pmm_mcmc.diagnostics.nested import nested_r_hat
     from pmm_mcmc.diagnostics.noncentred import noncentring

@@ -20,9 +20,10 @@ import numpy as np
 from diffusion.distances import Distances, compared, table
 from diffusion.network import train
 from diffusion.problems import digit_features, digits, fitted
+from dpm_solver import dpm_solver_sample
 
 from pmm_mcmc.diffusion import Blocks, DiffusionSchedule, plan_blocks, poisson_midpoint_sample
-from pmm_mcmc.diffusion.jax import ddim_sample, ddpm_sample, dpm_solver_sample
+from pmm_mcmc.diffusion.jax import ddim_sample, ddpm_sample
 
 PATH = Path(__file__).parents[1] / "results" / "diffusion.txt"
 PAPER = {"midpoint": "uniform", "frozen": "epsilon"}

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 from versus.first_times import Run
+from warm_ups import warm_up
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import empty_state, model_side
+from pmm_mcmc.engines.contract import empty_state, in_model_coordinates
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.log_density import log_density
-from pmm_mcmc.warmup.warming import warm_up
 
 __all__ = ["SAMPLERS", "Ours", "engine_for", "starts"]
 
@@ -87,5 +87,5 @@ class Ours:
         self.failing = int(joined("unstable").sum())
         tuned = self.warmed.tuned
         note = f"step {tuned.step_size:.2f}, friction {tuned.friction:g}, K {tuned.K}"
-        position, gradient = model_side(joined("position"), joined("evaluation"))
+        position, gradient = in_model_coordinates(joined("position"), joined("evaluation"))
         return Run(self.name, position, joined("n_grad"), self.warmed.n_grad, gradient, note)

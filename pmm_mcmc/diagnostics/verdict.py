@@ -25,7 +25,7 @@ from pmm_mcmc.diagnostics.unadjusted import ADJUST
 from pmm_mcmc.warmup.stein_identity import Identity
 from pmm_mcmc.warmup.thresholds import THRESHOLDS as WARMUP
 
-__all__ = ["Reason", "Verdict", "asks_for_more", "checks_of", "judge", "last_words", "verdict"]
+__all__ = ["Reason", "Verdict", "asks_for_more", "checks_of", "judge", "last_message", "verdict"]
 
 # The remedy where chains do not move between places.
 _APART = "chains keep apart: use pmm.temper(), which moves between modes, or reparametrise"
@@ -324,7 +324,7 @@ def asks_for_more(dt: Any) -> Reason | None:
     return next((each for each in reasons if each.remedy == MORE or each.code in ("r_hat", "equilibration")), None)
 
 
-def last_words(dt: Any) -> tuple[int, str]:
+def last_message(dt: Any) -> tuple[int, str]:
     """Return the level and the text of a run's last message: the sentence of the verdict, a warning unless trusted.
 
     The text of a trusted run also names the function that shows the estimates, and explains its columns.

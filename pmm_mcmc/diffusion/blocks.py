@@ -7,7 +7,8 @@ are :math:`X_{t-k} = A_k X_t + \sum_{i \le k} B_{k,i} f(X_t, t) + \sum_{i \le k}
 
 - ``"uniform"``: Option 2, one midpoint, each with probability ``1 / (K - 1)``;
 - ``"bernoulli"``: Option 1, each cell with probability ``1 / K``, independently;
-- ``"importance"``: one midpoint with :math:`q_\tau \propto |B_{K,\tau+1}| \tau^{\text{exponent}}`.
+- ``"importance"``: one midpoint with :math:`q_\tau \propto |B_{K,\tau+1}| \sqrt\tau`: a correction grows along the
+  block with the path of its noise, as the root of the number of cells.
 
 Whatever the law, a correction counts :math:`B_{K,\tau+1} / q_\tau`, and its mean is that of the chain with every cell
 corrected.
@@ -34,9 +35,6 @@ class Blocks:
         Levels at which a block starts or ends, from that of the first state down to 0.
     midpoint
         ``"importance"``, or ``"uniform"`` (the paper's Option 2) or ``"bernoulli"`` (its Option 1).
-    exponent
-        Of the law ``"importance"``.  A correction grows along the block with the path of its noise, as the root of the
-        number of cells: hence one half.
     frozen
         Kind of prediction that is frozen over a block, whatever the network predicts: ``"epsilon"`` as in the paper,
         ``"score"``, ``"x0"``, ``"v"`` or a data variance, as of
@@ -46,12 +44,11 @@ class Blocks:
     Raises
     ------
     ValueError
-        If the edges do not decrease to 0, or the law or the exponent is not known.
+        If the edges do not decrease to 0, or the law is not known.
     """
 
     edges: tuple[int, ...]
     midpoint: str = "importance"
-    exponent: float = 0.5
     frozen: str | float = "v"
 
     def __post_init__(self) -> None:
@@ -62,8 +59,6 @@ class Blocks:
             raise ValueError(f"edges={self.edges!r} do not decrease strictly; leave repeated levels out")
         if self.midpoint not in LAWS:
             raise ValueError(f"midpoint={self.midpoint!r} is not known; use one of {', '.join(LAWS)}")
-        if not (np.isfinite(self.exponent) and self.exponent >= 0.0):
-            raise ValueError(f"exponent={self.exponent} must be a number >= 0; 0.5 is the default")
         object.__setattr__(self, "edges", tuple(int(edge) for edge in edges))
 
     @classmethod
@@ -79,7 +74,7 @@ class Blocks:
         power
             1 makes equal blocks; above, they shrink towards the clean end, where little noise is left to hide an error.
         **law
-            ``midpoint``, ``exponent`` and ``frozen``, as of the class.
+            ``midpoint`` and ``frozen``, as of the class.
         """
         if not 1 <= n_steps <= N // 2:
             raise ValueError(

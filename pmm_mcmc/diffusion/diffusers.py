@@ -52,7 +52,7 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         Dynamic thresholding, which is not supported; the argument is there to refuse it.
     variant
         Chain that is approximated, as of :class:`~pmm_mcmc.diffusion.schedule.DiffusionSchedule`.
-    midpoint, exponent, frozen
+    midpoint, frozen
         As of :class:`~pmm_mcmc.diffusion.blocks.Blocks`.  Under Option 1 (``"bernoulli"``) the number of calls varies.
     block_power
         Blocks as of :meth:`~pmm_mcmc.diffusion.blocks.Blocks.shrinking`; 1 makes them equal, as in the paper.
@@ -87,7 +87,6 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         thresholding: bool = False,
         variant: str = "3",
         midpoint: str = "importance",
-        exponent: float = 0.5,
         frozen: str | float = "v",
         block_power: float = 2.0,
         data_variances: tuple[float, float] | None = None,
@@ -109,7 +108,7 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         self._schedule = DiffusionSchedule.from_betas(betas, variant)
         self._estimates = self._schedule.prediction(_PREDICTIONS[prediction_type])
         # Errors in these do not depend on the number of steps: they are raised here, not by set_timesteps.
-        self._blocks = Blocks((self._schedule.N, 0), midpoint, exponent, frozen)
+        self._blocks = Blocks((self._schedule.N, 0), midpoint, frozen)
         make_table(self._schedule, self._blocks, "x0" if clip_sample else _PREDICTIONS[prediction_type])
         self.betas = torch.from_numpy(betas).to(torch.float32)
         self.alphas_cumprod = torch.from_numpy(self._schedule.signal[1:].copy()).to(torch.float32)

@@ -87,7 +87,7 @@ class MidpointCalls:
 
     def _blocks_with(self, edges: tuple[int, ...]) -> Blocks:
         """Return blocks with these edges."""
-        return Blocks(edges, self.config.midpoint, self.config.exponent, self.config.frozen)
+        return Blocks(edges, self.config.midpoint, self.config.frozen)
 
     def _planned_for(self, schedule: DiffusionSchedule, n_steps: int) -> Blocks:
         """Return blocks that are planned for the variances of the data."""
@@ -200,6 +200,4 @@ class MidpointCalls:
 @lru_cache(maxsize=64)
 def _planned_edges(schedule: DiffusionSchedule, n_steps: int, variances: Any, like: Blocks) -> tuple[int, ...]:
     """Return the edges of planned blocks with the midpoints of others, cached since a plan takes most of a second."""
-    return plan_blocks(
-        schedule, n_steps, variances, midpoint=like.midpoint, exponent=like.exponent, frozen=like.frozen
-    ).edges
+    return plan_blocks(schedule, n_steps, variances, midpoint=like.midpoint, frozen=like.frozen).edges

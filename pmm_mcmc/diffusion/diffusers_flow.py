@@ -66,7 +66,7 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
     data_variances
         Smallest and largest variance of the data that blocks are planned for, as of
         :func:`~pmm_mcmc.diffusion.planner.plan_blocks`.
-    midpoint, exponent, frozen
+    midpoint, frozen
         As of :class:`~pmm_mcmc.diffusion.blocks.Blocks`.
     midpoint_seed
         Seed from which :meth:`set_timesteps` draws the midpoints each time.  With None they differ from call to call,
@@ -88,7 +88,7 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         use_karras_sigmas: bool | None = False, use_exponential_sigmas: bool | None = False,
         use_beta_sigmas: bool | None = False, time_shift_type: str = "exponential", stochastic_sampling: bool = False,
         use_flow_sigmas: bool = True, prediction_type: str = "flow_prediction", noise_level: float = 1.0,
-        data_variances: tuple[float, float] = (1e-3, 100.0), midpoint: str = "importance", exponent: float = 0.5,
+        data_variances: tuple[float, float] = (1e-3, 100.0), midpoint: str = "importance",
         frozen: str | float = "v", midpoint_seed: int | None = 0,
     ) -> None:  # fmt: skip
         for name, remedy in _REFUSED.items():
@@ -107,7 +107,7 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         schedule = DiffusionSchedule.flow(
             num_train_timesteps, noise_level, shift=1.0 if use_dynamic_shifting else shift
         )
-        schedule.coefficients(Blocks((schedule.N, 0), midpoint, exponent, frozen).frozen)
+        schedule.coefficients(Blocks((schedule.N, 0), midpoint, frozen).frozen)
         self._shift = shift
         self.init_noise_sigma = 1.0
         self.num_inference_steps: int | None = None

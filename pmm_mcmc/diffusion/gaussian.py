@@ -15,9 +15,8 @@ from numpy.typing import ArrayLike
 
 from pmm_mcmc.diffusion.blocks import Blocks
 from pmm_mcmc.diffusion.schedule import DiffusionSchedule
-from pmm_mcmc.diffusion.solvers import multistep_solver
 
-__all__ = ["block_moments", "dpm_solver_variance", "gains", "gaussian_variance"]
+__all__ = ["block_moments", "gains", "gaussian_variance"]
 
 
 def gains(schedule: DiffusionSchedule, kind: str | float, variances: np.ndarray) -> np.ndarray:
@@ -99,7 +98,7 @@ def block_moments(
         d_state = b * (g * frozen - g0) if k else np.zeros(shape)
         d_noise = b * g if k else np.zeros(shape)
         if law.midpoint == "importance":
-            raw = np.abs(b) * k**law.exponent if k else np.zeros_like(b)
+            raw = np.abs(b) * np.sqrt(k)
             shrink = np.abs(a)
         else:
             raw = np.full_like(b, float(k > 0))
@@ -166,22 +165,3 @@ def gaussian_variance(schedule: DiffusionSchedule, variances: ArrayLike, blocks:
     for m_i, q_i in zip(m, q, strict=True):
         variance = m_i * variance + q_i
     return variance.reshape(data.shape)
-
-
-def dpm_solver_variance(
-    schedule: DiffusionSchedule, variances: ArrayLike, n_calls: int, order: int = 2, stochastic: bool = False
-) -> np.ndarray:
-    """Exact variance of the samples of DPM-Solver++, as :func:`gaussian_variance`; arguments as of its solver."""
-    data = np.asarray(variances, dtype=float)
-    exact = gains(schedule, "x0", data.ravel())
-    # Covariance of the state and of the two estimates of the data before.
-    covariance = np.zeros((data.size, 3, 3))
-    covariance[:, 0, 0] = 1.0
-    for row in multistep_solver(schedule, n_calls, order, stochastic):
-        step = np.zeros((data.size, 3, 3))
-        step[:, 1, 0] = exact[row.level]
-        step[:, 0] = row.d * step[:, 1] + np.array([row.x, row.d_before, row.d_earlier])
-        step[:, 2, 1] = 1.0
-        covariance = step @ covariance @ step.swapaxes(1, 2)
-        covariance[:, 0, 0] += row.noise**2
-    return covariance[:, 0, 0].reshape(data.shape)

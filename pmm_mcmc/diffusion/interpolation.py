@@ -83,7 +83,7 @@ def probabilities(blocks: Blocks, weight: np.ndarray) -> np.ndarray:
     elif blocks.midpoint == "uniform":
         q = np.full(K, 1.0 / max(K - 1, 1))
     else:
-        q = np.abs(weight) * tau**blocks.exponent
+        q = np.abs(weight) * np.sqrt(tau)
         q = q / q.sum() if q[1:].any() else np.full(K, 1.0 / max(K - 1, 1))
     q[0] = 0.0
     return q

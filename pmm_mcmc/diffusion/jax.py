@@ -1,4 +1,4 @@
-r"""Samplers in JAX: the Poisson midpoint method and, to compare, DDPM, DDIM and DPM-Solver++.
+r"""Samplers in JAX: the Poisson midpoint method and, to compare, DDPM and DDIM.
 
 Each is one ``lax.scan`` over the calls of the network and can be put under ``jax.jit``; outside of it every call
 traces the network anew.  Nothing of JAX's configuration is touched: arrays keep the type of the first state.
@@ -14,7 +14,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from pmm_mcmc.diffusion.blocks import Blocks
 from pmm_mcmc.diffusion.interpolation import Row, following, make_rows, make_table
@@ -29,13 +28,11 @@ from pmm_mcmc.diffusion.jax_scan import (
     typed,
 )
 from pmm_mcmc.diffusion.schedule import DiffusionSchedule, flow_scale
-from pmm_mcmc.diffusion.solvers import multistep_solver
 
 __all__ = [
     "Trajectory",
     "ddim_sample",
     "ddpm_sample",
-    "dpm_solver_sample",
     "poisson_midpoint_sample",
     "poisson_midpoint_trajectory",
     "trajectory_log_prob",
@@ -235,39 +232,3 @@ def ddim_sample(
     """
     chain = DiffusionSchedule(schedule.signal[1:], "2", timesteps=schedule.timesteps).respaced(n_steps, eta=eta)
     return ddpm_sample(key, eps_fn, x_T, chain, prediction=prediction)
-
-
-def dpm_solver_sample(
-    eps_fn: Network,
-    x_T: jax.Array,
-    schedule: DiffusionSchedule,
-    n_calls: int,
-    *,
-    order: int = 2,
-    key: jax.Array | None = None,
-    prediction: str = "epsilon",
-) -> jax.Array:
-    """Sample by DPM-Solver++ (2M), or (3M) with ``order=3``: the baselines to beat below 40 calls.
-
-    Parameters and result as of :func:`poisson_midpoint_sample`; with a ``key`` the same solver for the SDE,
-    SDE-DPM-Solver++ (2M).
-    """
-    rows = multistep_solver(schedule, n_calls, order, stochastic=key is not None)
-    network, initial = checked(eps_fn, x_T, schedule, prediction, rows[0].level)
-    on_state, on_output = schedule.conversion(prediction, "x0")
-    levels = np.array([row.level for row in rows])
-    columns = np.column_stack([on_state[levels], on_output[levels], np.array([row[1:] for row in rows])])
-
-    def body(carry: tuple, inputs: tuple) -> tuple[tuple, None]:
-        x, previous, earlier = carry
-        (of_x, of_output, keep, of_data, of_previous, of_earlier, noise), timestep, draw = inputs
-        data = of_x * x + of_output * network(x, jnp.broadcast_to(timestep, x.shape[:1]))
-        new = keep * x + of_data * data + of_previous * previous + of_earlier * earlier
-        if draw is not None:
-            new = new + noise * jax.random.normal(draw, x.shape, x.dtype)
-        return (new, data, previous), None
-
-    draws = None if key is None else jax.random.split(typed(key), len(rows))
-    inputs = (jnp.asarray(columns, initial.dtype), jnp.asarray(schedule.timesteps[levels - 1]), draws)
-    (x, *_), _ = lax.scan(body, (initial, jnp.zeros_like(initial), jnp.zeros_like(initial)), inputs)
-    return finite(x)

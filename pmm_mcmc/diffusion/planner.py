@@ -62,7 +62,6 @@ def plan_blocks(
     variances: Sequence[float] = (1e-3, 100.0),
     *,
     midpoint: str = "importance",
-    exponent: float = 0.5,
     frozen: str | float = "v",
 ) -> Blocks:
     """Return the best blocks for data whose variances, direction by direction, lie in a range.
@@ -77,7 +76,7 @@ def plan_blocks(
         Smallest and largest variance of the data along any direction, in the units that the network sees: the largest
         eigenvalue of the covariance of the data, and the variance of the finest detail that should be right.  Better
         too wide than too narrow: the calls saved by a range that is too narrow are paid for in errors outside.
-    midpoint, exponent, frozen
+    midpoint, frozen
         As of :class:`~pmm_mcmc.diffusion.blocks.Blocks`.
 
     Returns
@@ -94,7 +93,7 @@ def plan_blocks(
     low, high = variances
     if not 0.0 < low <= high < np.inf:
         raise ValueError(f"variances={variances!r}: give the smallest and the largest, 0 < smallest <= largest")
-    law = Blocks.shrinking(schedule.N, n_steps, midpoint=midpoint, exponent=exponent, frozen=frozen)
+    law = Blocks.shrinking(schedule.N, n_steps, midpoint=midpoint, frozen=frozen)
     # Two variances a factor of two: between them the errors are smooth.
     grid = np.geomspace(low, high, 1 + int(np.ceil(2.0 * np.log2(high / low))))
     costs = _costs(schedule, law, grid)
@@ -111,4 +110,4 @@ def plan_blocks(
     edges = [schedule.N]
     for choice in reversed(choices):
         edges.append(int(choice[edges[-1]]))
-    return Blocks(tuple(edges), midpoint, exponent, frozen)
+    return Blocks(tuple(edges), midpoint, frozen)

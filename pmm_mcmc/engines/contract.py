@@ -42,8 +42,8 @@ __all__ = [
     "chains_of",
     "empty_state",
     "evaluated_at",
+    "in_model_coordinates",
     "log_det_of",
-    "model_side",
 ]
 
 
@@ -121,7 +121,7 @@ class Chunk(NamedTuple):
     @property
     def model_position(self) -> np.ndarray:
         """The draws in the model's coordinates."""
-        return model_side(self.position, self.evaluation)[0]
+        return in_model_coordinates(self.position, self.evaluation)[0]
 
     @property
     def sampled_lp(self) -> np.ndarray:
@@ -216,7 +216,7 @@ def evaluated_at(
     return chains_of(state).lp[..., 0], evaluation
 
 
-def model_side(z: np.ndarray, evaluation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def in_model_coordinates(z: np.ndarray, evaluation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the model's positions ``x`` and gradients there, ``(..., d)``, from the evaluations at ``z``."""
     d = z.shape[-1]
     if evaluation.shape[-1] == d:

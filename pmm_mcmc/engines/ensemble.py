@@ -15,8 +15,8 @@ from pmm_mcmc.engines.contract import (
     Engine,
     chains_of,
     empty_state,
+    in_model_coordinates,
     log_det_of,
-    model_side,
 )
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel
 
@@ -89,7 +89,7 @@ class Ensemble:
             yield chain_slice, engine.advance(setting, self.subset(chain_slice), rows, thin=thin, tolerance=tolerance)
         self.transition += rows * thin
 
-    def change(self, engine: Engine, old: Coordinates, new: Coordinates) -> None:
+    def change_coordinates(self, engine: Engine, old: Coordinates, new: Coordinates) -> None:
         """Express the states and evaluations in other coordinates, at no cost in gradients.
 
         Velocities are kept: they are standard normal in all coordinates.  Steps that were shortened are whole again.
@@ -101,7 +101,7 @@ class Ensemble:
         structure = engine.structure
         same_map = np.array_equal(old.density_parameters, new.density_parameters)  # type: ignore[arg-type]
         if not structure.is_identity and not same_map:
-            x, gradient_of_x = model_side(at_evaluated, self.evaluation)
+            x, gradient_of_x = in_model_coordinates(at_evaluated, self.evaluation)
             at_u, _ = structure.to_z(structure.to_x(at_u, old.density_parameters), new.density_parameters)
             at_evaluated, log_det = structure.to_z(x, new.density_parameters)
             chains.lp[..., 0] += log_det - log_det_of(self.evaluation, engine.d)

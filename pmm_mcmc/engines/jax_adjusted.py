@@ -137,7 +137,7 @@ def adjusted_outcome(p: Parameters, drift: Drift, chains: Chains, draws: Keyed) 
     outcome = Outcome(proposals, good, jnp.zeros_like(good), ratio, ratio, n_grad)
     below = ~good & far_below(ratio, persistent)
 
-    def renew(lanes: Any) -> Outcome:
-        return _finer(drift, p.alpha, *jax.tree.map(lambda x: x[lanes], (begin, outcome)))
+    def renew(rows: Any) -> Outcome:
+        return _finer(drift, p.alpha, *jax.tree.map(lambda x: x[rows], (begin, outcome)))
 
     return begin, renew_few(below[:, 0], outcome, renew)

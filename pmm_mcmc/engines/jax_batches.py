@@ -35,16 +35,16 @@ def renew_few(selected: Any, tree: Any, renew: Callable[[Any], Any]) -> Any:
     g = len(selected)
     batch = -(-g // _SHARE)
     ranks = jnp.cumsum(selected, dtype=jnp.int32)
-    rows = jnp.where(selected, ranks - 1, _SHARE * batch)
-    indices = jnp.zeros(_SHARE * batch, jnp.int32).at[rows].set(jnp.arange(g, dtype=jnp.int32), mode="drop")
+    places = jnp.where(selected, ranks - 1, _SHARE * batch)
+    indices = jnp.zeros(_SHARE * batch, jnp.int32).at[places].set(jnp.arange(g, dtype=jnp.int32), mode="drop")
 
     def some(carry: tuple[Any, Any]) -> tuple[Any, Any]:
         """Renew the rows of one batch."""
         i, values = carry
-        row_numbers = lax.dynamic_slice(indices, (i * batch,), (batch,))
+        batch_rows = lax.dynamic_slice(indices, (i * batch,), (batch,))
         # Surplus rows of the last batch are dropped.
-        to = jnp.where(i * batch + jnp.arange(batch) < ranks[-1], row_numbers, g)
+        to = jnp.where(i * batch + jnp.arange(batch) < ranks[-1], batch_rows, g)
         put = lambda old, new: old.at[to].set(new.astype(old.dtype), mode="drop")  # noqa: E731
-        return i + 1, jax.tree.map(put, values, renew(row_numbers))
+        return i + 1, jax.tree.map(put, values, renew(batch_rows))
 
     return lax.while_loop(lambda carry: carry[0] * batch < ranks[-1], some, (0, tree))[1]

@@ -219,20 +219,20 @@ class JaxEngine:
             parameters = self._placed(Parameters(*(self.dtype.type(x) for x in numbers)))
             shared = self._placed(self._density.shared(self.precision, setting.coordinates.density_parameters))
             placed = self._placed(JaxCoordinates.of(setting.coordinates, self.dtype))
-            for lanes, (s, g, w) in self._batches(self.group, state, evaluation, key_words):
+            for chain_slice, (s, g, w) in self._batches(self.group, state, evaluation, key_words):
                 done = 0
                 while done < rows or rows == 0:  # a call for no draws compiles
                     n = min(self.capacity, rows - done)
                     span = tuple(np.int32(x) for x in (chains.transition + done * thin, n, thin))
                     s, g, chunk_values = self._chunk((parameters, placed, shared), (s, g, w), span)
                     for buffer, array in zip(out, chunk_values, strict=False):
-                        values = np.asarray(array)[:n, : len(state[lanes])]
-                        buffer[lanes, done : done + n] = np.moveaxis(values, 0, 1)
+                        values = np.asarray(array)[:n, : len(state[chain_slice])]
+                        buffer[chain_slice, done : done + n] = np.moveaxis(values, 0, 1)
                     done += n
                     if rows == 0:
                         break
-                state[lanes] = np.asarray(s)[: len(state[lanes])]
-                evaluation[lanes] = np.asarray(g)[: len(state[lanes])]
+                state[chain_slice] = np.asarray(s)[: len(state[chain_slice])]
+                evaluation[chain_slice] = np.asarray(g)[: len(state[chain_slice])]
         return out
 
     def _precisely(self) -> Any:

@@ -1,7 +1,7 @@
 """Random numbers keyed by (seed, chain, transition), for groups of chains on JAX.
 
-Two words stand for seed and chain, and every number has its own counter within a transition.  Its bits are the
-Threefry hash of (transition, counter) under these words.  Draws therefore depend only on the key, and not on chunk
+Two words of 32 bits stand for seed and chain, and every number has its own counter within a transition.  Its bits are
+the Threefry hash of (transition, counter) under these words.  Draws therefore depend only on the key, and not on chunk
 lengths, restarts or other chains.
 
 Normals come from these bits by the transform of Box and Muller (1958), with power series for sine and cosine over half

@@ -164,22 +164,22 @@ def _refined(
         """Take the steps that still fail in a number of substeps; the next time in more."""
         substeps, outcome = carry
 
-        def renew(lanes: Any) -> _Step:
+        def renew(rows: Any) -> _Step:
             """Take the steps of the chains with some numbers in substeps."""
-            begin, noise_of_step, n_grad = jax.tree.map(lambda x: x[lanes], (chains, unrefined.noise, outcome.n_grad))
-            length = step[lanes] / substeps
-            limits = p.threshold_of_substep, _limits.limit(p.steepest, substeps / chains.factor[lanes], has_velocity)
+            begin, noise_of_step, n_grad = jax.tree.map(lambda x: x[rows], (chains, unrefined.noise, outcome.n_grad))
+            length = step[rows] / substeps
+            limits = p.threshold_of_substep, _limits.limit(p.steepest, substeps / chains.factor[rows], has_velocity)
 
             def once(k: Any, carry: tuple[_Step, Any]) -> tuple[_Step, Any]:
                 """Take substep ``k``, unless one before has failed."""
                 previous, noise = carry
-                of_substep = draws.substep(lanes, substeps + k)
+                of_substep = draws.substep(rows, substeps + k)
                 path_noise = PathNoise(noise[0], noise[1], length * (substeps - k), k == substeps - 1)
                 one, beyond = _take(kernel, p, drift, previous.chains, of_substep, length, limits, path_noise)
                 # Gradients after a failed substep are not counted.
                 return choose(previous.good, one._replace(n_grad=previous.n_grad + one.n_grad), previous), beyond
 
-            yes = jnp.ones((len(lanes), 1), bool)
+            yes = jnp.ones((len(rows), 1), bool)
             return lax.fori_loop(0, substeps, once, (_Step(begin, n_grad, yes, ~yes, noise_of_step), noise_of_step))[0]
 
         return substeps * SUBSTEPS, renew_few(~outcome.good[:, 0], outcome, renew)

@@ -19,11 +19,10 @@ __all__ = ["propose"]
 
 
 @inner
-def _leapfrog(functions, dynamics, substeps, step, rotation, coordinates, begin, proposal, scratch):
+def _leapfrog(functions, dynamics, substeps, step, coordinates, begin, proposal, scratch):
     """Fill ``proposal`` with the end of ``substeps`` steps from ``begin``, half kicks around a rotation each.
 
-    ``rotation`` is the flow over a step without friction.  Other arguments are those of
-    :func:`~pmm_mcmc.engines.numba_step.attempt`.
+    Other arguments are those of :func:`~pmm_mcmc.engines.numba_step.attempt`.
 
     Returns
     -------
@@ -31,6 +30,7 @@ def _leapfrog(functions, dynamics, substeps, step, rotation, coordinates, begin,
         Of the acceptance, NaN where a value is not finite; the log density at the end; gradients spent.
     """
     joint, joint_table, _, _ = functions
+    rotation = flow(dynamics, step, 0.0)
     u, v, b, _, lp = begin
     u_new, v_new, new_b, new_evaluation, _ = proposal
     copy(u, u_new)
@@ -82,15 +82,13 @@ def propose(functions, dynamics, step, persistent, coordinates, begin, proposal,
     """
     u_new, v_new, new_b, _, turned = proposal
     substeps = 1
-    log_ratio, lp, n_grad = _leapfrog(
-        functions, dynamics, 1, step, flow(dynamics, step, 0.0), coordinates, begin, proposal, scratch
-    )
+    log_ratio, lp, n_grad = _leapfrog(functions, dynamics, 1, step, coordinates, begin, proposal, scratch)
     ratio = first_ratio = _as_ratio(log_ratio)
     while not abs(persistent) < ratio and far_below(ratio, persistent) and substeps < SUBSTEPS**MOST_REFINEMENTS:
         substeps *= SUBSTEPS
         length = step / substeps
         log_ratio, lp, n_evaluations = _leapfrog(
-            functions, dynamics, substeps, length, flow(dynamics, length, 0.0), coordinates, begin, proposal, scratch
+            functions, dynamics, substeps, length, coordinates, begin, proposal, scratch
         )
         n_grad += n_evaluations
         ratio = _as_ratio(log_ratio)
@@ -102,9 +100,8 @@ def propose(functions, dynamics, step, persistent, coordinates, begin, proposal,
             while earlier < substeps:
                 length = step / earlier
                 turned_begin = u_new, turned, new_b, u_new, lp
-                rotation = flow(dynamics, length, 0.0)
                 log_ratio, _, n_evaluations = _leapfrog(
-                    functions, dynamics, earlier, length, rotation, coordinates, turned_begin, back, scratch
+                    functions, dynamics, earlier, length, coordinates, turned_begin, back, scratch
                 )
                 n_grad += n_evaluations
                 if not far_below(ratio * _as_ratio(log_ratio), persistent):

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Processes", "ProcessesError", "speaks"]
+__all__ = ["Processes", "ProcessesError", "is_primary_process"]
 
 _GOES_ON = b"\0"
 _FAILED = b"\1"
@@ -26,7 +26,7 @@ class ProcessesError(RuntimeError):
     """Another process of the run failed or cannot be reached."""
 
 
-def speaks() -> bool:
+def is_primary_process() -> bool:
     """Return whether this process prints and logs: the first that ``jax.distributed`` connected, or the only one."""
     jax = sys.modules.get("jax")
     return jax is None or jax.process_index() == 0
@@ -42,7 +42,7 @@ class Processes:
 
     Attributes
     ----------
-    own
+    chains
         The chains that this process advances.
     index, count
         Its index, and the number of processes; only the first publishes results, prints and logs.
@@ -50,7 +50,7 @@ class Processes:
         Collective call: sends bytes to all processes and returns those of each, in order.
     """
 
-    own: slice
+    chains: slice
     index: int = 0
     count: int = 1
     exchange: Callable[[bytes], list[bytes]] = _alone
@@ -142,7 +142,7 @@ class Processes:
             )
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def failing_together(self) -> Iterator[None]:
         """End the run in all processes, at their next collective call, if this one fails.
 
         Raises

@@ -21,6 +21,7 @@ __all__ = [
     "check_free",
     "check_initvals",
     "check_model",
+    "flat_priors",
     "missing_data",
     "model_of",
 ]
@@ -75,7 +76,7 @@ def check_model(model: pm.Model, point: Mapping[str, np.ndarray], method: str) -
     """
     check_free(model)
     check_discrete(model, f", or use pm.sample(step=pmm.{method}()), where PyMC samples them by a method of its own")
-    for rv in _flat(model):
+    for rv in flat_priors(model):
         if rv not in set(ancestors([other for other in (*model.basic_RVs, *model.potentials) if other is not rv])):
             proper = "HalfNormal" if "Half" in type(rv.owner.op).__name__ else "Normal"
             raise ValueError(
@@ -87,7 +88,7 @@ def check_model(model: pm.Model, point: Mapping[str, np.ndarray], method: str) -
         raise ValueError(missing)
 
 
-def _flat(model: pm.Model) -> list[Any]:
+def flat_priors(model: pm.Model) -> list[Any]:
     """Return the free variables with a flat prior."""
     return [rv for rv in model.free_RVs if type(rv.owner.op).__name__ in ("FlatRV", "HalfFlatRV")]
 
@@ -154,7 +155,7 @@ def check_direction(
     ``density_at`` returns log densities and gradients at positions ``(n, d)``.  All gradients are orthogonal to such a
     direction, and the log density far along it is that of the start.
     """
-    flat = [rv.name for rv in _flat(model)]
+    flat = [rv.name for rv in flat_priors(model)]
     d = len(start)
     if not flat or d > _MOST_COORDINATES:
         return

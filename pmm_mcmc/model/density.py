@@ -284,13 +284,7 @@ class PointerDensity(LogDensity):
         self.width = d
 
     def noncentred(self, choices: Mapping[str, str] | None) -> LogDensity:
-        """Return the density with its children non-centred by the ``choices``, or this one for None.
-
-        Raises
-        ------
-        ValueError
-            If a choice names a child that does not exist.
-        """
+        """Return the density with its children non-centred by the ``choices``, or this one; refuse other names."""
         if choices is None or not self.children:
             return super().noncentred(choices)
         composition = elements_of(self.d, self.children, choices)
@@ -321,11 +315,8 @@ class NoncentredPointer(PointerDensity):
 
     def table(self, output: str, density_parameters: np.ndarray | None = None) -> np.ndarray:
         """Return the addresses that it reads: of the user's function, its data, and the non-centring."""
-        return self._elements.table(
-            self._called,
-            output == "joint",
-            self.structure.initial_noncentring() if density_parameters is None else density_parameters,
-        )
+        noncentring = self.structure.initial_noncentring() if density_parameters is None else density_parameters
+        return self._elements.table(self._called, output == "joint", noncentring)
 
 
 def _of_stan(model: Any, children: Any, code: str) -> LogDensity:

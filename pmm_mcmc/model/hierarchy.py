@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from pytensor.graph.basic import Constant
 from pytensor.graph.replace import graph_replace, vectorize_graph
+from pytensor.graph.rewriting.basic import EquilibriumGraphRewriter, node_rewriter
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.basic import Split
+from pytensor.tensor.shape import Shape
 
 from pmm_mcmc.coordinates.child import Child
 from pmm_mcmc.coordinates.elementwise import placed
@@ -143,12 +150,32 @@ def _placed(child: Child, law: Law, a: Any, h: Any, z: Any) -> tuple[Any, Any]:
     return noncentred_groups(mu, L, a, h, z.reshape(mu.shape))
 
 
+@node_rewriter([Shape])
+def _static_shape(fgraph: Any, node: Any) -> Any:
+    shape = node.inputs[0].type.shape
+    return None if None in shape else [pt.constant(np.array(shape, np.int64))]
+
+
+@node_rewriter([Split])
+def _slices(fgraph: Any, node: Any) -> Any:
+    vector, sizes = node.inputs
+    if vector.ndim != 1 or any(a.owner is None and not isinstance(a, Constant) for a in ancestors([sizes])):
+        return None
+    ends = np.cumsum([0, *python_function([], [sizes])()[0]]).tolist()
+    return [vector[start:end] for start, end in pairwise(ends)]
+
+
+# A shape or a split that a gradient asks for would be computed for each of many positions by itself.
+_VECTORISABLE = EquilibriumGraphRewriter([_static_shape, _slices], max_use_ratio=100)
+
+
 def _pull_function(z: Any, x: Any, log_det: Any, noncentring: Any) -> Any:
     """Return ``x`` and the gradient of the log density of ``z`` from that of ``x``, at many positions."""
     g = z.type("gradient")
     slope = pytensor.grad((g * x).sum() + log_det, z, consider_constant=[g])
     numbers = noncentring.type("noncentring")
     outputs = graph_replace([x, slope], {noncentring: numbers}, strict=True)
+    outputs = rewrite_graph(outputs, include=(), custom_rewrite=_VECTORISABLE, clone=True)
     many_z, many_g = (
         pt.matrix(name, dtype=z.dtype, shape=(None, *z.type.shape)) for name in ("positions", "gradients")
     )

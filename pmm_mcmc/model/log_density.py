@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 from pymc.logprob.transforms import CircularTransform
 from pymc.pytensorf import compile, make_shared_replacements, rewrite_pregrad
 from pymc.util import get_value_vars_from_user_vars
@@ -19,7 +18,7 @@ from pytensor.tensor.random.type import RandomType
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.checks import check_free, missing_data
 from pmm_mcmc.model.hierarchy import compose
-from pmm_mcmc.model.model_cache import model_cache
+from pmm_mcmc.model.model_cache import model_cache, state_of
 from pmm_mcmc.model.native import address_table, native_function
 from pmm_mcmc.model.products import numba_mode
 from pmm_mcmc.model.split_density import SplitDensity, concatenate
@@ -69,16 +68,13 @@ def flat_layout(
 def periods_of(vars: Sequence[Any], model: pm.Model) -> np.ndarray | None:
     """Return the periods ``(d,)`` of coordinates that are angles, 0 of others; None if no coordinate is one."""
     point = model.initial_point(0)
+    transforms = [model.rvs_to_transforms[model.values_to_rvs[var]] for var in vars]
     periods = [
-        np.full(np.size(point[var.name]), 2.0 * np.pi * isinstance(_transform_of(var, model), CircularTransform))
-        for var in vars
+        np.full(np.size(point[var.name]), 2.0 * np.pi * isinstance(transform, CircularTransform))
+        for var, transform in zip(vars, transforms, strict=True)
     ]
     joined_periods = np.concatenate(periods) if periods else np.empty(0)
     return joined_periods if joined_periods.any() else None
-
-
-def _transform_of(var: Any, model: pm.Model) -> Any:
-    return model.rvs_to_transforms[model.values_to_rvs[var]]
 
 
 def bad_start_message(model: pm.Model, point: dict[str, np.ndarray]) -> str:
@@ -227,9 +223,8 @@ def log_density(
     ``noncentring`` maps random variables to ``"centred"`` or ``"noncentred"``; others are learnt.  None disables
     non-centring.
     """
-    parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
     choices = None if noncentring is None else tuple(sorted(noncentring.items()))
-    key = (tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX, choices)
+    key = state_of(model, vars), flat_layout(vars, point), choices
     densities: dict[tuple, ModelDensity] = model_cache(model, "log density")
     if key not in densities:
         densities[key] = ModelDensity(vars, model, point, noncentring)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pymc as pm
+import pytensor
 
-__all__ = ["model_cache"]
+__all__ = ["model_cache", "state_of"]
 
 
 class _Cache(dict[str, dict[Any, Any]]):
@@ -23,3 +25,9 @@ def model_cache(model: pm.Model, what: str) -> dict[Any, Any]:
     models, even one with weak references to them, would keep each of them, and its machine code, for ever.
     """
     return model.__dict__.setdefault("_pmm_mcmc", _Cache()).setdefault(what, {})
+
+
+def state_of(model: pm.Model, vars: Sequence[Any]) -> tuple[Any, ...]:
+    """Return what changes if variables are added to a model, or the precision of its graphs is another."""
+    variables = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
+    return (*map(id, variables), pytensor.config.floatX)

@@ -15,7 +15,7 @@ import numpy as np
 from pmm_mcmc.model.initial_points import PRIOR_DRAWS, PRIOR_NUMBERS, checked_values
 from pmm_mcmc.model.jax_density import JaxDensity
 from pmm_mcmc.model.jax_hierarchy import Children, checked_children
-from pmm_mcmc.model.result_tree import ResultTree, flat_names
+from pmm_mcmc.model.result_tree import ResultTree, flat_names, in_blocks
 
 try:
     import numpyro.distributions as dist
@@ -280,10 +280,7 @@ def _location_and_scale(fn: Any) -> tuple[Any, Any] | None:
 
 
 class _Blocks:
-    """A function of one position at many, in blocks of a fixed size.
-
-    The size is fixed and the last block padded, so that the bits of a draw do not depend on the others.
-    """
+    """A function of one position at many, in blocks of a fixed size."""
 
     def __init__(self, one: Callable[[Any], dict[str, Any]], d: int, order: Sequence[str]):
         self._batched = jax.jit(jax.vmap(one))
@@ -294,18 +291,12 @@ class _Blocks:
         self._rows = int(min(_MOST_ROWS, 2 ** int(np.log2(max(_MOST_BYTES // each, 1)))))
 
     def __call__(self, position: np.ndarray) -> dict[str, np.ndarray]:
-        chains, n, d = position.shape
-        flat = np.ascontiguousarray(position, dtype=float).reshape(-1, d)
-        outputs = {name: np.empty((len(flat), *out.shape), out.dtype) for name, out in self._shapes.items()}
-        for start in range(0, len(flat), self._rows):
-            block = flat[start : start + self._rows]
-            used = slice(start, start + len(block))
-            padded = np.concatenate([block, np.repeat(block[-1:], self._rows - len(block), axis=0)])
-            with jax.enable_x64(True):
-                values = self._batched(padded)
-            for name, array in outputs.items():
-                array[used] = np.asarray(values[name])[: len(block)]
-        return {name: array.reshape(chains, n, *array.shape[1:]) for name, array in outputs.items()}
+        def batched(block: np.ndarray) -> list[Any]:
+            values = self._batched(block)
+            return [values[name] for name in self._shapes]
+
+        with jax.enable_x64(True):
+            return in_blocks(batched, np.asarray(position, dtype=float), self._shapes, self._rows)
 
 
 def numpyro_density(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> JaxDensity:

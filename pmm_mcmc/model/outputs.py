@@ -36,6 +36,7 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.rewriting.ofg import inline_ofg_node
 
 from pmm_mcmc.model.products import numba_mode
+from pmm_mcmc.model.result_tree import in_blocks
 
 __all__ = ["Compiled", "Graph", "Kind", "ManyDraws", "compile_graph"]
 
@@ -96,10 +97,15 @@ def _part_by_part(fgraph: Any, node: Any) -> Any:
     return [node.op(*terms)]
 
 
-def python_function(inputs: list[Any], outputs: list[Any], keep: bool = False) -> Any:
+def python_mode(keep: bool = False) -> Mode:
+    """Return a mode in which nothing is compiled; ``keep`` says whether values stay in memory after a call."""
     mode = Mode(VMLinker(use_cloop=False, c_thunks=False, allow_gc=not keep), _PYTHON)
-    mode = mode.register((in2out(_part_by_part, name="part_by_part"), 1000.0))  # after all others, which merge sums
-    return pytensor.function(inputs, outputs, mode=mode, trust_input=True, on_unused_input="ignore")
+    return mode.register((in2out(_part_by_part, name="part_by_part"), 1000.0))  # after all others, which merge sums
+
+
+def python_function(inputs: list[Any], outputs: list[Any], keep: bool = False) -> Any:
+    """Return a function of PyTensor in which nothing is compiled."""
+    return pytensor.function(inputs, outputs, mode=python_mode(keep), trust_input=True, on_unused_input="ignore")
 
 
 class _Single:
@@ -307,10 +313,7 @@ def _same_in_any_place(batched: _Vectorised, start: np.ndarray, rows: int) -> bo
 
 
 class ManyDraws:
-    """Outputs of a model at many flat positions, computed in blocks of a fixed number of draws.
-
-    The size is fixed and the last block is padded, so that nothing is compiled twice and the bits of a draw's values do
-    not depend on the other draws of its block.
+    """Outputs of a model at many flat positions, computed in blocks of a fixed number of draws: nothing is recompiled.
 
     Attributes
     ----------
@@ -334,14 +337,5 @@ class ManyDraws:
 
     def __call__(self, position: np.ndarray) -> dict[str, np.ndarray]:
         """Return the outputs ``(chain, n, *shape)`` at positions ``(chain, n, d)``."""
-        chains, n, d = position.shape
-        flat = np.ascontiguousarray(position, dtype=self._dtype).reshape(chains * n, d)
-        outputs = {name: np.empty((len(flat), *shape), dtype) for name, (shape, dtype) in self.kinds.items()}
-        for start in range(0, len(flat), self.rows) if outputs else ():
-            block = flat[start : start + self.rows]
-            used = slice(start, start + len(block))
-            if self._batched.pads and len(block) < self.rows:
-                block = np.concatenate([block, np.repeat(block[-1:], self.rows - len(block), axis=0)])
-            for output, values in zip(outputs.values(), self._batched(block), strict=True):
-                output[used] = values[: used.stop - start]
-        return {name: values.reshape(chains, n, *values.shape[1:]) for name, values in outputs.items()}
+        flat = np.asarray(position, dtype=self._dtype)
+        return in_blocks(self._batched, flat, self.kinds, self.rows, self._batched.pads)

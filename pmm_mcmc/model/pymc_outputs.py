@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants, find_observations
 from pymc.pytensorf import join_nonshared_inputs
@@ -24,7 +23,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
 from pmm_mcmc.model.log_density import flat_layout
-from pmm_mcmc.model.model_cache import model_cache
+from pmm_mcmc.model.model_cache import model_cache, state_of
 from pmm_mcmc.model.outputs import Compiled, Graph, ManyDraws, compile_graph
 from pmm_mcmc.model.result_tree import ResultTree, flat_names
 
@@ -100,8 +99,7 @@ def many_draws(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], what
         If an output is random.
     """
     point = {name: np.asarray(value) for name, value in point.items()}
-    parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
-    key = (what, backend, tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX, model.check_bounds)
+    key = what, backend, state_of(model, vars), flat_layout(vars, point), model.check_bounds
     start = np.concatenate([np.ravel(point[var.name]) for var in vars])
     compiled: dict[tuple, tuple[list[str], Compiled]] = model_cache(model, "outputs")
     if key not in compiled:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-__all__ = ["ResultTree", "flat_names"]
+__all__ = ["ResultTree", "flat_names", "in_blocks"]
 
 # ArviZ writes name and version of this module into the attributes.
 _LIBRARY = sys.modules["pmm_mcmc"]
@@ -29,6 +29,31 @@ def flat_names(parts: Sequence[tuple[str, tuple[int, ...]]]) -> list[str]:
         for name, shape in parts
         for index in np.ndindex(*shape)
     ]
+
+
+def in_blocks(
+    function: Callable[[np.ndarray], Iterable[Any]],
+    position: np.ndarray,
+    kinds: Mapping[str, Any],
+    rows: int,
+    pads: bool = True,
+) -> dict[str, np.ndarray]:
+    """Return the outputs ``(chain, n, *shape)`` of a function of ``rows`` positions at positions ``(chain, n, d)``.
+
+    ``kinds`` have the shape and dtype of each output of one position.  The last block is padded, if the function needs
+    it, so that the bits of a draw's values do not depend on the other draws.
+    """
+    chains, n, d = position.shape
+    flat = np.ascontiguousarray(position).reshape(chains * n, d)
+    outputs = {name: np.empty((len(flat), *kind.shape), kind.dtype) for name, kind in kinds.items()}
+    for start in range(0, len(flat), rows) if outputs else ():
+        block = flat[start : start + rows]
+        used = slice(start, start + len(block))
+        if pads and len(block) < rows:
+            block = np.concatenate([block, np.repeat(block[-1:], rows - len(block), axis=0)])
+        for output, values in zip(outputs.values(), function(block), strict=True):
+            output[used] = values[: used.stop - start]
+    return {name: values.reshape(chains, n, *values.shape[1:]) for name, values in outputs.items()}
 
 
 @dataclass(frozen=True)

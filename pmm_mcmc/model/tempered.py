@@ -32,13 +32,12 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.log_density import ModelDensity, _check_inputs, flat_layout
 from pmm_mcmc.model.mixture import mixture_density, path_numbers
-from pmm_mcmc.model.model_cache import model_cache
+from pmm_mcmc.model.model_cache import model_cache, state_of
 from pmm_mcmc.model.products import numba_mode
 from pmm_mcmc.model.split_density import SplitDensity, concatenate
 
 __all__ = [
     "TemperedModel",
-    "improper_priors",
     "prior_sampler",
     "tempered_model",
     "width_of",
@@ -94,8 +93,7 @@ def tempered_model(
     vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray], reference: str
 ) -> tuple[TemperedModel, Callable[[Sequence[int], int], np.ndarray] | None]:
     """Return the path of a model in its current state and, if the reference is its prior, the sampler of that."""
-    parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
-    key = (tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX)
+    key = state_of(model, vars), flat_layout(vars, point)
     paths = model_cache(model, "path from " + reference)
     if key not in paths:
         sampler = None
@@ -110,14 +108,6 @@ def tempered_model(
                 ) from error
         paths[key] = TemperedModel(vars, model, point, reference), sampler
     return paths[key]
-
-
-def improper_priors(model: pm.Model) -> list[str]:
-    """Return the names of free variables from whose prior nothing can be drawn."""
-    return [rv.name for rv in model.free_RVs if type(rv.owner.op).__name__ in _IMPROPER]
-
-
-_IMPROPER = ("FlatRV", "HalfFlatRV")
 
 
 def prior_sampler(model: pm.Model, vars: Sequence[Any]) -> Callable[[Sequence[int], int], np.ndarray]:

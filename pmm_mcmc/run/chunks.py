@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import Chunk
+from pmm_mcmc.steps.statistics import columns_of
 
 if TYPE_CHECKING:
     from pmm_mcmc.run.plan import SamplingPlan
@@ -25,22 +25,12 @@ def groups_of(plan: SamplingPlan, chunk: Chunk, tuned: TunedParameters, n_grad: 
     q, gradient = plan.engine.structure.diagnostic_coordinates(
         chunk.position, chunk.evaluation[..., :d], tuned.coordinates.density_parameters
     )
+    # Control variates need no more than single precision.
+    gradient = gradient.astype(np.float32) if plan.adjusted and "gradient" in plan.statistics else gradient
     groups = {prefix + name: values for name, values in plan.values(x, bool(prefix)).items()}
-    everything: dict[str, Callable[[], Any]] = {
-        "n_grad": lambda: chunk.n_grad,
-        "n_steps": lambda: chunk.n_grad,
-        "n_grad_total": lambda: n_grad[:, None] + np.cumsum(chunk.n_grad, axis=1),
-        "unstable": lambda: chunk.unstable,
-        "diverging": lambda: chunk.unstable > 0,
-        "model_failures": lambda: chunk.model_failures,
-        "lp": lambda: chunk.lp,
-        "acceptance_rate": lambda: chunk.accept,
-        # Control variates need no more than single precision.
-        "gradient": lambda: gradient.astype(np.float32) if plan.adjusted else gradient,
-        "unconstrained": lambda: x,
-        "noncentred": lambda: q,
-    }
-    groups[prefix + "sample_stats"] = {name: everything[name]() for name in plan.statistics}
+    columns = columns_of(chunk, n_grad, q, gradient)
+    columns["lp"] = columns.pop("model_logp")
+    groups[prefix + "sample_stats"] = {name: columns[name] for name in plan.statistics}
     return groups
 
 

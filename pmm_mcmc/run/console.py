@@ -11,9 +11,9 @@ from typing import Any, Self
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.diagnostics.verdict import last_words
+from pmm_mcmc.diagnostics.verdict import last_message
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.processes import speaks
+from pmm_mcmc.engines.processes import is_primary_process
 from pmm_mcmc.run.heartbeat import Heartbeat
 from pmm_mcmc.run.progress import RunProgress
 from pmm_mcmc.run.request import Request
@@ -37,7 +37,7 @@ class Console:
 
     def __init__(self, request: Request):
         self._request = request
-        self._show = bool(request.progressbar) and (request.backend == "numba" or speaks())
+        self._show = bool(request.progressbar) and (request.backend == "numba" or is_primary_process())
         self.level = logging.INFO if self._show else logging.DEBUG
         self._began = time.time()
         self._created = datetime.datetime.now(datetime.UTC).isoformat()
@@ -110,6 +110,6 @@ class Console:
         if not self._request.compute_convergence_checks:
             return
         try:
-            _log.log(*last_words(result))
+            _log.log(*last_message(result))
         except Exception:  # no error here may lose the draws
             _log.exception("No verdict on this run, for an error in it; the draws are kept")

@@ -13,7 +13,7 @@ from pmm_mcmc.diagnostics import jumps, necks
 from pmm_mcmc.diagnostics.noncentred import NONCENTRING, WORDS
 from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.diagnostics.reading import FINDINGS
-from pmm_mcmc.engines.contract import chains_of, evaluated_at, model_side
+from pmm_mcmc.engines.contract import chains_of, evaluated_at, in_model_coordinates
 from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.starts import density_at
@@ -82,7 +82,7 @@ def _noncentring_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> d
     else:
         ensemble = run.warming.ensemble
         z = run.tuned.coordinates.place(chains_of(ensemble.state).evaluated[:_NEWEST])
-        x, _ = model_side(z, ensemble.evaluation[:_NEWEST])
+        x, _ = in_model_coordinates(z, ensemble.evaluation[:_NEWEST])
     degree = {name: values.tolist() for name, values in structure.degree(x, noncentring).items()}
     return {NONCENTRING: json.dumps({"parameters": noncentring.tolist(), "degree": degree}), WORDS: structure.words}
 

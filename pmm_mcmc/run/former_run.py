@@ -11,11 +11,11 @@ import xarray as xr
 
 from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import chains_of, empty_state, log_det_of, model_side
+from pmm_mcmc.engines.contract import chains_of, empty_state, in_model_coordinates, log_det_of
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin.methods import OVERDAMPED
+from pmm_mcmc.run.fingerprint import coordinate_labels
 from pmm_mcmc.run.finished_run import CHECKPOINT, TYPES
-from pmm_mcmc.run.identity import coordinate_labels
 from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.storage import StoreError, open_store
 from pmm_mcmc.run.storage.checkpoint import decode
@@ -102,7 +102,7 @@ class FormerRun(NamedTuple):
         chosen = np.unique(np.linspace(0, len(ensemble.state) - 1, number).astype(int))
         last = chains_of(ensemble.state[chosen])
         evaluation = ensemble.evaluation[chosen]
-        x, _ = model_side(self.setting.coordinates.place(last.evaluated), evaluation)
+        x, _ = in_model_coordinates(self.setting.coordinates.place(last.evaluated), evaluation)
         return x, last.lp[:, 0] - log_det_of(evaluation, d)
 
     def begin(self, plan: SamplingPlan, request: Request, trial: WarmStart, rng: np.random.Generator) -> Run:

@@ -201,7 +201,7 @@ class Sampling(Driver):
         drawn: list[Block] = []
 
         def observed(look: Callable[[slice, Chunk], None], chains: slice, chunk: Chunk) -> None:
-            number = max(learners - self.processes.own.start - chains.start, 0)
+            number = max(learners - self.processes.chains.start - chains.start, 0)
             drawn.append(Block(*(array[:number].copy() for array in Block.of(chunk))))
             look(chains, chunk)
 
@@ -262,7 +262,7 @@ class Sampling(Driver):
         """Advance by a block of ``rows`` transitions; ``ends`` says whether it was the last."""
         run = self.run
         warming = run.warming
-        chains = self.processes.own
+        chains = self.processes.chains
         n_grad = run.n_grad[chains].copy()
         rejected = run.unstable[chains].copy()
         chunk_of_all = Gathered(len(n_grad), rows)
@@ -293,7 +293,7 @@ class Sampling(Driver):
         thin = tuned.steps_per_draw
         engine = self.plan.adjusted_engine if self.plan.adjusted else self.plan.engine
         ensemble = run.warming.ensemble
-        chains = self.processes.own
+        chains = self.processes.chains
         local_ensemble = run.warming.ensemble.subset(chains)
         n_grad = run.n_grad[chains]
         unstable = run.unstable[chains]

@@ -26,7 +26,7 @@ from pmm_mcmc.model.result_tree import ResultTree, flat_names
 from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups
-from pmm_mcmc.run.identity import identity_of
+from pmm_mcmc.run.fingerprint import identity_of
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
@@ -99,8 +99,6 @@ class SamplingPlan:
         ``announce`` is called with a line about what will be sampled, before anything is compiled.
         """
         step = request.step
-        backend = request.backend
-        device = request.device
         precision = request.precision
         if step is None:
             arguments = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="auto")
@@ -109,34 +107,28 @@ class SamplingPlan:
             raise ValueError(
                 f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(); pm.sample takes PyMC's own"
             )
-        is_density = isinstance(request.model, LogDensity)
-        if is_density:
-            backend = devices.own_backend(request.model, backend)
-        if step.arguments.option == 1:
-            if backend == "jax":
-                raise ValueError(
-                    "option=1 does not run on JAX, where all chains evaluate one midpoint a step: leave option out, or "
-                    "sample a PyMC model with backend='numba'"
-                )
-            backend = "numba"
-        chosen = devices.choose_backend(backend, device, precision, is_density and backend != "numba")
-        if request.cores is not None and chosen == "jax":
+        backend = devices.backend_of(request.model, request.backend)
+        if step.arguments.option == 1 and backend == "jax":
+            raise ValueError(
+                "option=1 does not run on JAX, where all chains evaluate one midpoint a step: leave option out, or "
+                "sample a PyMC model with backend='numba'"
+            )
+        if request.cores is not None and backend == "jax":
             raise ValueError(
                 f"cores={request.cores!r}: is the number of numba's threads; JAX chooses its own, leave it out"
             )
         request = dataclasses.replace(request, step=step)
-        if request.adjusted and chosen == "jax" and precision != "float64":
+        if request.adjusted and precision != "float64":
             raise ValueError(
                 f"precision={precision!r}: the Metropolis test of adjusted draws needs the log density in double "
                 "precision; give adjusted=False for unadjusted draws, or leave precision out"
             )
-        if is_density:
+        if isinstance(request.model, LogDensity):
             plan = cls._of_density(request, announce)
         else:
-            on_cpu = "numba" if backend == "auto" and precision == "float64" else chosen
-            plan = cls._of_model(request, chosen, on_cpu, announce)
+            plan = cls._of_model(request, backend, announce)
         if not request.adapts:
-            plan._check_fixed()
+            fixed_setting(plan.arguments, np.zeros(plan.engine.d))  # raises if a setting is missing
         return plan
 
     @classmethod
@@ -168,15 +160,14 @@ class SamplingPlan:
         if density.runs_on == "numba":
             engine = NumbaEngine.of(arguments, density, devices.threads_of(request.cores, density))
         else:
-            device = devices.choose_device(density, request.device, request.precision, request.chains)
-            engine = devices.jax_engine(arguments, density, device, request.precision, request.chains)
+            engine = devices.jax_engine(arguments, density, request.device, request.precision, request.chains)
         centre = np.zeros(density.d)
         plan = cls._finished(request, engine, density.layout, centre, density.runs_on, None)
         plan.density = density
         return plan
 
     @classmethod
-    def _of_model(cls, request: Request, backend: str, on_cpu: str, announce: Callable[[str], None]) -> SamplingPlan:
+    def _of_model(cls, request: Request, backend: str, announce: Callable[[str], None]) -> SamplingPlan:
         step = request.step
         arguments = request.arguments
         step_model = None if step.free else step.model
@@ -210,10 +201,7 @@ class SamplingPlan:
 
             if density.jax is None:
                 density.jax = JaxDensity.from_model(density)
-            device = devices.choose_device(density.jax, request.device, request.precision, request.chains)
-            backend = on_cpu if device == "cpu" else backend
-        if backend == "jax":
-            engine = devices.jax_engine(arguments, density.jax, device, request.precision, request.chains)
+            engine = devices.jax_engine(arguments, density.jax, request.device, request.precision, request.chains)
         else:
             engine = NumbaEngine.of(arguments, density, request.cores or devices.cores())
         engine.periods = periods_of(vars, model)
@@ -285,10 +273,6 @@ class SamplingPlan:
                 raise ValueError(f"var_names={names!r}: must be some of {', '.join(valid)}")
             self.var_names = [name for name in valid if name in wanted]
         self.identity["var_names"] = self.var_names
-
-    def _check_fixed(self) -> None:
-        """Raise ``ValueError`` if there is no warm-up and an argument that it would tune is missing."""
-        fixed_setting(self.arguments, np.zeros(self.engine.d))
 
     def values(self, position: np.ndarray, tuning: bool = False) -> Groups:
         """Return the named values ``(chain, n, ...)`` of draws ``(chain, n, d)``, by group."""

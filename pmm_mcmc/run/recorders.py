@@ -68,9 +68,8 @@ class _Recorder:
 class MemoryRecorder(_Recorder):
     """Recorder that keeps the draws in memory, with a checkpoint to continue from.
 
-    Arrays are as long as ``draws``, the most draws of a chain with those of the ``finished`` run to continue, and
-    ``warming``, the most of the warm-up that are kept: what is not filled takes no memory.  Without ``arguments`` of
-    its step a run cannot be continued.
+    Arrays are as long as ``draws``, the most draws of a chain with those of a finished run that goes on, and
+    ``warming``, the most of the warm-up that are kept: what is not filled takes no memory.
     """
 
     def __init__(
@@ -82,27 +81,30 @@ class MemoryRecorder(_Recorder):
         identity: dict[str, Any],
         draws: int,
         warming: int = 0,
-        arguments: MethodArguments | None = None,
-        finished: FinishedRun | None = None,
     ):
         super().__init__(layout, attrs, rows, identity["seed"])
         self._empty = empty
         self._identity = identity
-        self._arguments = arguments
+        self._arguments: MethodArguments | None = None
         self._draws = Gathered(identity["chains"], draws)
         self._warming = Gathered(identity["chains"], warming)
         self._done: dict[str, int] = {}
         self._times: dict[str, float] = {}
-        if finished is not None:
-            changes = differences(finished.identity, identity)
-            if changes:
-                raise ValueError(
-                    f"dt: is the result of another run ({changes}); give the arguments of that run, or start a new one"
-                )
-            self.run = finished.run
-            self._add(finished.groups(empty))
-            attributes = finished.result["posterior"].attrs
-            self._times = {name: float(attributes.get(name, 0.0)) for name in _TIMES}
+
+    def continue_by(self, arguments: MethodArguments, finished: FinishedRun | None) -> None:
+        """Let a run of a step with these ``arguments`` be continued, and begin where a ``finished`` one ended."""
+        self._arguments = arguments
+        if finished is None:
+            return
+        changes = differences(finished.identity, self._identity)
+        if changes:
+            raise ValueError(
+                f"dt: is the result of another run ({changes}); give the model of that run, or start a new one"
+            )
+        self.run = finished.run
+        self._add(finished.groups(self._empty))
+        attributes = finished.result["posterior"].attrs
+        self._times = {name: float(attributes.get(name, 0.0)) for name in _TIMES}
 
     def put(self, groups: Groups, run: Any, complete: bool) -> None:
         """Record a chunk."""
@@ -174,7 +176,7 @@ class StoreRecorder:
         if store.checkpoint is not None:
             self.run, waiting = store.checkpoint
             for group, arrays in waiting.items():
-                self._waiting[group] = {name: values[processes.own] for name, values in arrays.items()}
+                self._waiting[group] = {name: values[processes.chains] for name, values in arrays.items()}
 
     def __enter__(self) -> Self:
         return self
@@ -194,7 +196,7 @@ class StoreRecorder:
             if group.startswith("warmup_"):
                 arrays = self._aligned(group, arrays, run.tuning)
             if next(iter(arrays.values())).shape[1]:
-                self._store.append(group, arrays, self._processes.own)
+                self._store.append(group, arrays, self._processes.chains)
         for group, report in run.reports(new=True).items():
             self._store.append(group, report)
         self._commit(run)
@@ -272,7 +274,9 @@ def recorder_of(
     if moments:
         return MomentsRecorder(*result, seed)
     refuse_too_large(draws + warming, chains, plan.numbers_per_draw, needed)
-    return MemoryRecorder(*result, identity, draws, warming, plan.arguments, request.finished_run)
+    recorder = MemoryRecorder(*result, identity, draws, warming)
+    recorder.continue_by(plan.arguments, request.finished_run)
+    return recorder
 
 
 def _of_store(

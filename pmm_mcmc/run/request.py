@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import numbers
 import os
@@ -22,7 +21,7 @@ from pmm_mcmc.run.former_run import FormerRun
 from pmm_mcmc.run.storage import NothingStored
 from pmm_mcmc.run.storage.recovery import stored_identity
 from pmm_mcmc.run.until import AUTO, DRAWS
-from pmm_mcmc.steps.base import LangevinStep
+from pmm_mcmc.steps.base import LangevinStep, unknown_argument
 from pmm_mcmc.steps.ghmc import GHMC
 from pmm_mcmc.steps.poisson import PoissonULMC
 
@@ -31,18 +30,18 @@ __all__ = ["Request", "fresh_seed", "seed_of", "stored_run"]
 _BACKENDS = ("auto", "numba", "jax")
 # Chains by default.
 _CHAINS = 4
-# Most superchains by default, enough for the variance between them, and fewest chains for which there are any.
+# Most superchains, enough for the variance between them, and fewest chains for which there are any.
 _SUPERCHAINS = 16
 _FEWEST_CHAINS = 64
 # Transitions in which a former setting can be checked.
 _SHORTEST_TRIAL = 100
 _BITS = 62  # bits of a drawn seed
 
-# Arguments that a continued run takes from the finished one, with their values when they are not given.
-_INHERITED = {
-    "chains": None, "tune": 1000, "superchains": "auto", "backend": "auto", "device": "auto", "precision": "float64",
-    "discard_tuned_samples": True, "log_likelihood": False, "var_names": None, "adjusted": None,
-}  # fmt: skip
+# Arguments that a continued run takes from the finished one.
+_INHERITED = (
+    "chains", "tune", "backend", "device", "precision", "discard_tuned_samples", "log_likelihood", "var_names",
+    "adjusted", "seed",
+)  # fmt: skip
 
 _NUTS = "NUTS has it, which pm.sample() runs"
 _TEMPERS = "pmm.temper samples on a ladder of temperatures"
@@ -63,6 +62,8 @@ _ELSEWHERE = {
     "return_inferencedata": "the result is always an ArviZ DataTree: leave it out",
     "trace": "store= writes the draws to zarr while the run goes on",
     "keep_warning_stat": "warnings are logged: leave it out",
+    "device": "backend=pmm.Jax(device=...) says where JAX runs",
+    "precision": "backend=pmm.Jax(precision=...) has others than double",
     "ladder": _TEMPERS,
     "reference": _TEMPERS,
     "quiet": "progressbar=False and compute_convergence_checks=False are quiet",
@@ -116,7 +117,6 @@ class Request:
     device: str = "auto"
     precision: str = "float64"
     batch: int | str = "auto"
-    superchains: Any = None
     store: str | os.PathLike[str] | None = None
     resume: bool = False
     discard_tuned_samples: bool = True
@@ -132,17 +132,19 @@ class Request:
 
     @classmethod
     def checked(
-        cls, function: Callable[..., Any], others: Mapping[str, Any],
-        finished_run: FinishedRun | None = None, **arguments: Any,
-    ) -> Request:  # fmt: skip
-        """Check the arguments of a function, and refuse the ``others``, which it does not have."""
-        _refuse_unknown(others, function)
+        cls, function: Callable[..., Any], arguments: Mapping[str, Any], finished_run: FinishedRun | None = None
+    ) -> Request:
+        """Check the arguments of a function by name, and refuse its ``others``, which it does not have."""
+        _refuse_unknown(arguments["others"], function)
         options: dict[str, Any] = {name: field.default for name, field in cls.__dataclass_fields__.items()}
-        options |= {"chains": None, "superchains": "auto", "adjusted": None} | arguments
-        options |= _of_backend(options)
+        options |= {"chains": None, "adjusted": None}
+        options |= {name: value for name, value in arguments.items() if name in options}
+        options |= _of_backend(options["backend"])
         options["step"] = _one_step(options["step"], options["draws"])
+        options["seed"] = seed_of(options["random_seed"])
         if finished_run is not None:
-            options |= _inherited_arguments(finished_run, options)
+            options |= {name: finished_run.identity[name] for name in _INHERITED}
+            options |= {"step": finished_run.step(), "finished_run": finished_run}
         if options["chains"] is None:
             options["chains"] = _CHAINS
         if options["adjusted"] is None:
@@ -162,15 +164,16 @@ class Request:
             options["draws"] += finished_run.run.done
         if options["resume"] and options["store"] is None:
             raise ValueError("resume=True needs store=, the path of the run to continue")
-        options["seed"] = seed_of(options["random_seed"])
-        if options["seed"] is None and finished_run is not None:
-            options["seed"] = finished_run.identity["seed"]
         _check_keep(options)
-        if options["resume"] and options["device"] == "auto" and options["backend"] != "numba":
-            # A new trial could choose another device.
-            options["device"] = stored_run(options["store"]).get("device", "auto")
-        options["superchains"] = _number_of_superchains(options["superchains"], options["chains"])
         return cls(**options)
+
+    @property
+    def superchains(self) -> int | None:
+        """Number of groups of chains that start together, the largest that divides them; None for few chains."""
+        divisors = [s for s in range(2, _SUPERCHAINS + 1) if self.chains % s == 0 and self.chains // s > 1]
+        if self.reference is not None or self.chains < _FEWEST_CHAINS or not divisors:
+            return None
+        return max(divisors)
 
     @property
     def auto(self) -> bool:
@@ -219,9 +222,7 @@ def _refuse_unknown(arguments: Mapping[str, Any], function: Callable[..., Any]) 
                 f"{name}={value!r} is an argument of the step, not of {called}: "
                 f"pmm.sample(step=pmm.{method}({name}={value!r}))"
             )
-        near = difflib.get_close_matches(name, [*valid, *_ELSEWHERE, *of_step], 1)
-        meant = f"; did you mean {near[0]}?" if near else f", which takes {', '.join(valid)}"
-        raise TypeError(f"{name}={value!r} is no argument of {called}{meant}")
+        raise unknown_argument(name, value, called, valid, (*_ELSEWHERE, *of_step))
 
 
 def _arguments_of(method: type[LangevinStep]) -> set[str]:
@@ -295,27 +296,12 @@ def _former_run(options: Mapping[str, Any]) -> FormerRun:
     return FormerRun.of(options["start"])
 
 
-def _inherited_arguments(finished_run: FinishedRun, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a finished run's arguments where none are given; raise ``ValueError`` for what does not go with it."""
-    keep = None if options["keep"] == "draws" else options["keep"]
-    for name, value in (("store", options["store"]), ("initvals", options["initvals"]), ("keep", keep)):
-        if value is not None:
-            raise ValueError(f"{name}={value!r}: does not go with more=, which continues in memory; leave it out")
-    inherited = {name: finished_run.identity[name] for name, default in _INHERITED.items() if options[name] == default}
-    step = finished_run.step() if options["step"] is None else options["step"]
-    return inherited | {"step": step, "finished_run": finished_run}
-
-
-def _of_backend(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the name of a backend with its options, each of which was once an argument."""
-    batch = options.pop("chain_batch_size", "auto")
-    backend = options["backend"]
-    if not isinstance(backend, Jax):
-        check_choice("backend", backend, _BACKENDS)
-        return {"batch": Jax(options["device"], options["precision"], batch).batch}
-    if (options["device"], options["precision"], batch) != ("auto", "float64", "auto"):
-        raise ValueError("backend=pmm.Jax(...): takes device, precision and batch itself; give them there alone")
-    return {"backend": "jax", **vars(backend)}
+def _of_backend(backend: str | Jax) -> dict[str, Any]:
+    """Return the name of a backend with its options."""
+    if isinstance(backend, Jax):
+        return {"backend": "jax", **vars(backend)}
+    check_choice("backend", backend, _BACKENDS)
+    return {}
 
 
 def _check_keep(options: Mapping[str, Any]) -> None:
@@ -332,19 +318,3 @@ def _check_keep(options: Mapping[str, Any]) -> None:
     for name, wanted in needy.items():
         if keep == "moments" and wanted:
             raise ValueError(f"{name} needs draws, and keep='moments' keeps none: leave one of the two out")
-
-
-def _number_of_superchains(superchains: Any, chains: int) -> int | None:
-    """Return the number of superchains; ``None`` for none."""
-    if superchains is None:
-        return None
-    if isinstance(superchains, str) and superchains == "auto":
-        divisors = [s for s in range(2, _SUPERCHAINS + 1) if chains % s == 0 and chains // s > 1]
-        return max(divisors) if chains >= _FEWEST_CHAINS and divisors else None
-    wrong = isinstance(superchains, bool) or not isinstance(superchains, numbers.Integral)
-    if wrong or not 2 <= superchains <= chains // 2 or chains % superchains:
-        raise ValueError(
-            f"superchains={superchains!r}: must be 'auto', None, or a number of at least 2 that divides "
-            f"chains={chains} into superchains of two chains or more"
-        )
-    return int(superchains)

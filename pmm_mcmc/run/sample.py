@@ -28,11 +28,6 @@ from pmm_mcmc.warmup.warm_start import WarmStart
 
 __all__ = ["extend", "sample"]
 
-# Arguments that have another place now: pmm.extend, pmm.Jax, none.
-_OLD_NAMES = (
-    "more", "device", "precision", "chain_batch_size", "superchains",
-)  # fmt: skip
-
 
 @others_by_name
 def sample(
@@ -99,9 +94,9 @@ def sample(
     cores
         Number of threads that run chains on numba; by default all processors that this process may use.
     backend
-        "numba": compiled loops on CPU threads, one chain each.  "jax": chains in lockstep on JAX's devices.  "auto":
-        JAX for a :class:`pmm_mcmc.LogDensity` or if it has an accelerator, otherwise numba.  A :class:`Jax` says on
-        which device, in which precision.
+        "numba": compiled loops on CPU threads, one chain each.  "jax": chains in lockstep on JAX's default device, an
+        accelerator if it has one.  "auto": numba for a PyMC model and a C function, JAX for a JAX function.  A
+        :class:`Jax` says on which device, in which precision.
     store
         Path, or URL that fsspec knows, of a zarr store that is written during the run and can be read at any time with
         :func:`pmm_mcmc.open`.  The returned result reads from it when it is used.
@@ -137,8 +132,6 @@ def sample(
         ``stop()`` and ``wait()``, of which the last two return the result.
     **others
         Arguments of ``pm.sample`` with another name here, or with no meaning, are refused with what to use instead.
-        Those that this function once had are understood: ``more`` (:func:`pmm_mcmc.extend`), ``device``,
-        ``precision`` and ``chain_batch_size`` (:class:`Jax`), ``superchains``.
 
     Returns
     -------
@@ -187,18 +180,7 @@ def sample(
     >>> dt["posterior"]["x"].shape
     (8, 50, 3)
     """
-    old = {name: others.pop(name) for name in _OLD_NAMES if name in others}
-    more = old.pop("more", None)
-    finished_run = None if more is None else FinishedRun.of(more)
-    if adjusted is None:
-        adjusted = others.pop("exact", None)  # its old name
-    request = Request.checked(
-        sample, others, finished_run, step=step, draws=draws, tune=tune, chains=chains, model=model,
-        random_seed=random_seed, initvals=initvals, start=start, var_names=var_names, cores=cores, backend=backend,
-        store=store, resume=resume, discard_tuned_samples=discard_tuned_samples, log_likelihood=log_likelihood,
-        keep=keep, adjusted=adjusted, callback=callback, progressbar=progressbar,
-        compute_convergence_checks=compute_convergence_checks, **old,
-    )  # fmt: skip
+    request = Request.checked(sample, locals())
     if not isinstance(blocking, bool):
         raise ValueError(f"blocking={blocking!r}: must be True or False")
     if blocking:
@@ -256,10 +238,7 @@ def extend(
     >>> pmm.extend(dt, 30, model=model, progressbar=False)["posterior"].sizes["draw"]
     50
     """
-    request = Request.checked(
-        extend, others, FinishedRun.of(dt), draws=draws, model=model, cores=cores, callback=callback,
-        progressbar=progressbar, compute_convergence_checks=compute_convergence_checks,
-    )  # fmt: skip
+    request = Request.checked(extend, locals(), FinishedRun.of(dt))
     return _drawn(request, StopRequest())
 
 
@@ -272,7 +251,7 @@ def _drawn(request: Request, stopped: StopRequest) -> xr.DataTree:
         processes = plan.processes(request.chains)
         processes.check(request.store, draws=request.draws, resume=request.resume)
         seed = request.common_seed(processes)
-        with processes.together(), recorder_of(request, plan, seed, processes, console.log) as recorder:
+        with processes.failing_together(), recorder_of(request, plan, seed, processes, console.log) as recorder:
             console.compiles("the method")
             run = recorder.run
             if run is None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from pymc.exceptions import SamplingError
 
-from pmm_mcmc.engines.contract import Engine, evaluated_at, log_det_of, model_side
+from pmm_mcmc.engines.contract import Engine, evaluated_at, in_model_coordinates, log_det_of
 from pmm_mcmc.model.initial_points import initial_draws, model_starts, prior_draws, spread_starts, vector_starts
 from pmm_mcmc.model.log_density import bad_start_message, flat_layout
 from pmm_mcmc.run.plan import SamplingPlan
@@ -60,7 +60,7 @@ def density_at(engine: Engine, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     density_parameters = _parameters(engine)
     z, _ = engine.structure.to_z(x, density_parameters)
     lp, evaluation = evaluated_at(engine.evaluate, z, density_parameters)
-    return lp - log_det_of(evaluation, engine.d), model_side(z, evaluation)[1]
+    return lp - log_det_of(evaluation, engine.d), in_model_coordinates(z, evaluation)[1]
 
 
 def _parameters(engine: Engine) -> np.ndarray | None:

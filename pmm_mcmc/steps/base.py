@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field
 from typing import Any, ClassVar
 
@@ -21,8 +21,7 @@ from pymc.step_methods.compound import Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
 from rich.progress import TextColumn
 
-from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.initial_points import prior_draws
 from pmm_mcmc.model.log_density import (
@@ -37,7 +36,7 @@ from pmm_mcmc.steps.chain import Chain, NotFiniteError
 from pmm_mcmc.steps.statistics import GRADIENTS, STATISTICS, Stats, progress_columns, rows_of, shown
 from pmm_mcmc.warmup.step_size import fixed_setting
 
-__all__ = ["LangevinState", "LangevinStep"]
+__all__ = ["LangevinState", "LangevinStep", "unknown_argument"]
 
 
 @dataclass_state
@@ -65,9 +64,7 @@ class LangevinStep(ArrayStepShared):
         names = [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
         for name in kwargs:
             if name not in names:
-                near = difflib.get_close_matches(name, names, 1)
-                remedy = f"; did you mean {near[0]}?" if near else f", which takes {', '.join(names)}"
-                raise TypeError(f"{name}={kwargs[name]!r} is no argument of pmm.{cls.__name__}{remedy}")
+                raise unknown_argument(name, kwargs[name], f"pmm.{cls.__name__}", names)
         return object.__new__(cls)
 
     def __getnewargs_ex__(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -258,7 +255,8 @@ class LangevinStep(ArrayStepShared):
             chunk, tuned, thin = chain.look_ahead(self._engine, moves_all)
             points = self._as_points(chunk.model_position)
             contents = [[value.tobytes() for value in new.values()] for new in points]
-            self._ahead = zip(points, self._as_stats(chunk, tuned, thin), contents, strict=True)
+            rows = rows_of(chunk, tuned, thin, chain, self.stats_dtypes_shapes, self._engine.structure)
+            self._ahead = zip(points, rows, contents, strict=True)
             drawn = next(self._ahead)
         new, stats, self._handed_out = drawn
         chain.row += 1
@@ -292,8 +290,7 @@ class LangevinStep(ArrayStepShared):
                     q,
                     jitter=np.array_equal(q, self._flat(self._default)),
                     moves_all=moves_all,
-                    n_tune=self.n_tune,
-                    n_draws=self.n_draws,
+                    lengths=(self.n_tune, self.n_draws),
                     rng=self.rng,
                 )
                 if moves_all and self.n_tune:
@@ -328,10 +325,6 @@ class LangevinStep(ArrayStepShared):
             start += size
         return [dict(zip(self.var_names, values, strict=True)) for values in zip(*columns, strict=True)]
 
-    def _as_stats(self, chunk: Chunk, tuned: TunedParameters, thin: int) -> list[Stats]:
-        assert self.chain is not None
-        return rows_of(chunk, tuned, thin, self.chain, self.stats_dtypes_shapes, self._engine.structure)
-
     # -- progress bar ------------------------------------------------------------------------------------------------
 
     @staticmethod
@@ -341,6 +334,13 @@ class LangevinStep(ArrayStepShared):
     @staticmethod
     def _make_progressbar_update_functions() -> tuple[Any]:
         return (shown,)
+
+
+def unknown_argument(name: str, value: Any, called: str, names: list[str], others: Iterable[str] = ()) -> TypeError:
+    """Return the error for an argument that is none of the ``names``; those and ``others`` may be meant."""
+    near = difflib.get_close_matches(name, [*names, *others], 1)
+    meant = f"; did you mean {near[0]}?" if near else f", which takes {', '.join(names)}"
+    return TypeError(f"{name}={value!r} is no argument of {called}{meant}")
 
 
 def _model_of_context() -> pm.Model | None:

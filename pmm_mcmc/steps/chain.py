@@ -69,15 +69,18 @@ class Chain:
     @classmethod
     def start(
         cls, arguments: MethodArguments, engine: NumbaEngine, position: np.ndarray, *, jitter: bool, moves_all: bool,
-        n_tune: int, n_draws: int, rng: np.random.Generator,
+        lengths: tuple[int, int], rng: np.random.Generator,
     ) -> Chain:  # fmt: skip
         """Start at a position or, with ``jitter``, uniformly within one unit of it, as PyMC does for NUTS.
+
+        ``lengths`` are the numbers of draws in warm-up and after it.
 
         Raises
         ------
         NotFiniteError
             If the log density or its gradient is not finite there.
         """
+        n_tune, n_draws = lengths
         d = len(position)
         key = rng.integers(0, 2**64, size=2, dtype=np.uint64)
         evaluations = 0
@@ -311,7 +314,7 @@ class Chain:
             warming.close(engine, block, stop=stop)
         for chains in (slice(0, 1), slice(1, None)):  # rounding of the chain must not depend on its companions
             ensemble = warming.ensemble.subset(chains)
-            ensemble.change(engine, old, self.tuned.coordinates)
+            ensemble.change_coordinates(engine, old, self.tuned.coordinates)
             warming.ensemble.state[chains] = ensemble.state
             warming.ensemble.evaluation[chains] = ensemble.evaluation
         if warmup.finished or warmup.frozen is not None:

@@ -15,8 +15,8 @@ from pmm_mcmc.steps.chain import Chain
 from pmm_mcmc.warmup.other_modes import OTHER_MODES, OtherModes
 
 __all__ = [
-    "ADJUSTED_STATISTICS", "GRADIENTS", "STATISTICS", "WITHOUT_FRICTION", "Stats", "progress_columns", "rows_of",
-    "shown",
+    "ADJUSTED_STATISTICS", "GRADIENTS", "STATISTICS", "WITHOUT_FRICTION", "Stats", "columns_of", "progress_columns",
+    "rows_of", "shown",
 ]  # fmt: skip
 
 GRADIENTS = ("gradient", "unconstrained", "noncentred")
@@ -86,25 +86,29 @@ def rows_of(
         row.unstable_total = failed
         row.tuning = tuning
         rows.append(row)
-    columns = {
-        "n_grad": chunk.n_grad.tolist(),
-        "n_steps": chunk.n_grad.tolist(),
-        "n_grad_total": (chain.n_grad + np.cumsum(chunk.n_grad)).tolist(),
-        "unstable": chunk.unstable.tolist(),
-        "diverging": (chunk.unstable > 0).tolist(),
-        "model_failures": chunk.model_failures.tolist(),
-        "model_logp": chunk.lp.tolist(),
-        "acceptance_rate": chunk.accept.tolist(),
-        "refined": chunk.refined.tolist(),
-        "gradient": sampled[1],
-        "unconstrained": chunk.model_position,
-        "noncentred": sampled[0],
-    }
-    for name, values in columns.items():
+    for name, values in columns_of(chunk, np.asarray(chain.n_grad), *sampled).items():
         if name in statistics:
-            for row, value in zip(rows, values, strict=True):
+            for row, value in zip(rows, values if name in GRADIENTS else values.tolist(), strict=True):
                 row[name] = value
     return rows
+
+
+def columns_of(chunk: Chunk, n_grad: np.ndarray, noncentred: np.ndarray, gradient: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the statistics of the draws of a chunk by name; ``n_grad`` are the gradients before it."""
+    return {
+        "n_grad": chunk.n_grad,
+        "n_steps": chunk.n_grad,
+        "n_grad_total": n_grad[..., None] + np.cumsum(chunk.n_grad, axis=-1),
+        "unstable": chunk.unstable,
+        "diverging": chunk.unstable > 0,
+        "model_failures": chunk.model_failures,
+        "model_logp": chunk.lp,
+        "acceptance_rate": chunk.accept,
+        "refined": chunk.refined,
+        "gradient": gradient,
+        "unconstrained": chunk.model_position,
+        "noncentred": noncentred,
+    }
 
 
 # Columns of the progress bar, and their headings.

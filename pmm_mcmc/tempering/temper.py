@@ -14,10 +14,9 @@ import numpy as np
 import xarray as xr
 
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.model.checks import model_of
+from pmm_mcmc.model.checks import flat_priors, model_of
 from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.model.reading import children_of
-from pmm_mcmc.model.tempered import improper_priors
 from pmm_mcmc.run.by_name import others_by_name
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
@@ -112,12 +111,7 @@ def temper(
     >>> "log_evidence" in dt["ladder"]
     True
     """
-    request = Request.checked(
-        temper, others, draws=draws, tune=tune, chains=chains, ladder=ladder, reference=reference, step=step,
-        model=model, random_seed=random_seed, initvals=initvals, var_names=var_names, cores=cores, backend=backend,
-        store=store, resume=resume, log_likelihood=log_likelihood, callback=callback, progressbar=progressbar,
-        compute_convergence_checks=compute_convergence_checks, adjusted=True, superchains=None,
-    )  # fmt: skip
+    request = Request.checked(temper, locals() | {"adjusted": True})
     return _tempered(request)
 
 
@@ -189,7 +183,7 @@ def _reference_of(model: Any, reference: Any) -> str:
             )
         return "gaussian"
     model = model_of(model)
-    improper = improper_priors(model)
+    improper = [rv.name for rv in flat_priors(model)]
     if reference == "prior" and improper:
         raise ValueError(
             f"reference='prior': nothing can be drawn from the flat prior of {', '.join(improper)}; give a proper "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pmm_mcmc.engines.arguments import Block, TunedParameters
-from pmm_mcmc.engines.contract import Engine, model_side
+from pmm_mcmc.engines.contract import Engine, in_model_coordinates
 from pmm_mcmc.warmup.maxima import are_one_mode, distinct
 from pmm_mcmc.warmup.mode_search import ModeSearch
 from pmm_mcmc.warmup.search_thresholds import SEARCH
@@ -29,7 +29,7 @@ def leads_elsewhere(
 class _Elsewhere(ModeSearch):
     def leads(self, draws: Block, starts: np.ndarray) -> bool:
         """Return whether an ascent from ``starts`` ends in a mode in which no draw is."""
-        x = model_side(*(array.swapaxes(0, 1).reshape(-1, array.shape[2]) for array in draws[:2]))[0]
+        x = in_model_coordinates(*(array.swapaxes(0, 1).reshape(-1, array.shape[2]) for array in draws[:2]))[0]
         x = self._map.around(x[-1], x)
         y, _ = self._map.whiten(x)
         chain_maxima = self._ascend(y[-1:], y[-1], self._limit // 4)

@@ -25,7 +25,7 @@ import numpy as np
 import xarray as xr
 
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Engine, model_side
+from pmm_mcmc.engines.contract import Chunk, Engine, in_model_coordinates
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import GHMC, METHODS, OVERDAMPED, Kernel
 from pmm_mcmc.warmup.block_checks import steps_for_autocorrelation
@@ -115,7 +115,7 @@ class Equilibration:
         ensemble = warming.ensemble
         ensemble.rest_at_draws(kernel, GHMC)
         d = ensemble.state.shape[1] // 4
-        start, _ = model_side(warming.tuned.coordinates.place(ensemble.state[:, :d]), ensemble.evaluation)
+        start, _ = in_model_coordinates(warming.tuned.coordinates.place(ensemble.state[:, :d]), ensemble.evaluation)
         tuned = adjusted_setting(warming.tuned, kernel)
         rows = max(2, min(THRESHOLDS.adaptation_block, -(-16 * THRESHOLDS.adaptation_block // len(start))))
         return cls(tuned, length, arguments.steps_per_draw, start.mean(axis=0), min(rows, length))
@@ -138,7 +138,7 @@ class Equilibration:
             distances = chunk.model_position - self.centre
             accept.append(chunk.accept.mean(axis=1))
             means.append(np.stack([distances.mean(axis=1), (distances**2).mean(axis=1)], axis=1))
-            training_rows = max(training_chains(d) - processes.own.start - chains.start, 0)
+            training_rows = max(training_chains(d) - processes.chains.start - chains.start, 0)
             training.append(distances[:training_rows].copy())
             look(chains, chunk)
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import Block, TunedParameters
-from pmm_mcmc.engines.contract import Engine, chains_of, empty_state, model_side
+from pmm_mcmc.engines.contract import Engine, chains_of, empty_state, in_model_coordinates
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.warmup.ascent import Ascents
@@ -112,7 +112,7 @@ class ModeSearch:
 
     def run(self, draws: Block, prior: np.ndarray, maxima: np.ndarray | None = None) -> OtherModes:
         """Return the other modes; NaN if no ascent from the chains reaches a maximum."""
-        x = model_side(*(array.swapaxes(0, 1).reshape(-1, array.shape[2]) for array in draws[:2]))[0]
+        x = in_model_coordinates(*(array.swapaxes(0, 1).reshape(-1, array.shape[2]) for array in draws[:2]))[0]
         x = self._map.around(x[-1], x)
         y, log_det = self._map.whiten(x)
         lp = draws.lp.T.ravel() + log_det

@@ -13,7 +13,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import Block
-from pmm_mcmc.engines.contract import model_side
+from pmm_mcmc.engines.contract import in_model_coordinates
 from pmm_mcmc.warmup.block_checks import narrowness, past_transient
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
@@ -29,7 +29,7 @@ class NoncentringFit:
 
     def observe(self, block: Block, structure: Structure, adapting: bool) -> Block:
         """Return draws ``z`` with evaluations as draws with gradients, and keep ``x`` for the next fit, if any."""
-        x, slope = model_side(block.position, block.gradient)
+        x, slope = in_model_coordinates(block.position, block.gradient)
         d = x.shape[-1]
         z, gradient = structure.folded(block.position, block.gradient[..., :d])
         if adapting:

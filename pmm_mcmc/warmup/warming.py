@@ -24,7 +24,7 @@ from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import fixed_setting
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
-__all__ = ["FEWEST", "Warming", "training_chains", "warm_up"]
+__all__ = ["FEWEST", "Warming", "training_chains"]
 
 # Chains that a setting is learnt from in any number of coordinates: those of a default run, and one of PyMC with its
 # companions.  Their setting is as near to that of many as the setting of more is (benchmarks/frozen/tuning.txt).
@@ -133,8 +133,8 @@ class Warming:
 
         ``observe`` is called with each ``batch`` of chains of this process, counted from its first, and their draws.
         """
-        local_ensemble = self.ensemble.subset(processes.own)
-        n_grad = self.n_grad[processes.own].copy()
+        local_ensemble = self.ensemble.subset(processes.chains)
+        n_grad = self.n_grad[processes.chains].copy()
         lp = np.empty((len(n_grad), rows))
         narrow = np.empty(len(n_grad))
         for chains, chunk in local_ensemble.advance_in_batches(engine, setting, rows, batch, tolerance=tolerance):
@@ -166,7 +166,7 @@ class Warming:
         rejected: list[np.ndarray] = []
 
         def observe(chains: slice, chunk: Chunk) -> None:
-            training_rows = max(training_count - processes.own.start - chains.start, 0)
+            training_rows = max(training_count - processes.chains.start - chains.start, 0)
             if training_rows or not training:
                 # Copies, since views would keep the whole batch in memory.
                 training.append(Block(*(array[:training_rows].copy() for array in Block.of(chunk))))
@@ -180,7 +180,7 @@ class Warming:
         (unstable,) = processes.join(np.concatenate(rejected))
         old = self.tuned.coordinates
         search = self.close(engine, newest, replacements(usable, unstable))
-        self.ensemble.change(engine, old, self.tuned.coordinates)
+        self.ensemble.change_coordinates(engine, old, self.tuned.coordinates)
         moves = search is not None and search.moved > 0 and len(search.starts) == n and self.moved is None
         if search is not None and moves:
             self._begin_again(engine, search)
@@ -239,13 +239,3 @@ class Warming:
         assert self.warmup is not None
         each, more = divmod(self.warmup.n_grad, len(self.n_grad))
         return each + (np.arange(len(self.n_grad)) < more)
-
-
-def warm_up(
-    engine: Engine, arguments: MethodArguments, starts: np.ndarray, *, length: int, rng: np.random.Generator
-) -> Warming:
-    """Warm chains up together, until the setting is frozen and a check has passed: see :meth:`Warming.start`."""
-    warming = Warming.start(engine, arguments, starts, length, rng)
-    while not warming.finished:
-        warming.block(engine)
-    return warming

@@ -12,7 +12,7 @@ from test_adjusted_verdict import adjusted
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics import statement
-from pmm_mcmc.diagnostics.verdict import asks_for_more, last_words
+from pmm_mcmc.diagnostics.verdict import asks_for_more, last_message
 
 
 def test_a_notebook_shows_the_verdict_with_all_remedies():
@@ -35,7 +35,7 @@ def test_a_notebook_shows_the_verdict_beside_the_table_and_what_its_columns_are(
         "mean_cv is the mean, with less noise by control variates, and mcse_cv its standard error.</p>"
     )
     assert table[["sd"]]._repr_html_().endswith("</table>")
-    level, words = last_words(dt)
+    level, words = last_message(dt)
     assert level == logging.INFO and words.endswith(
         "\nThe estimates are in pmm.summary(dt), where mean_cv is the mean, with less noise by control variates, and "
         "mcse_cv its standard error."

@@ -1,5 +1,6 @@
 """The method by its definition, one step of the chain after the other, to hold the efficient form against."""
 
+import jax.numpy as jnp
 import numpy as np
 
 from pmm_mcmc.diffusion import DiffusionSchedule
@@ -12,6 +13,12 @@ RATIOS = (1e-3, 1e-2, 0.1, 1.0)
 def short(variant="3"):
     """Return a chain of 24 steps, with little left of the data at its end."""
     return DiffusionSchedule.from_betas(SHORT, variant)
+
+
+def gaussian(schedule, variance):
+    """Exact noise prediction in JAX."""
+    g = np.sqrt(schedule.noise) / (schedule.signal * variance + schedule.noise)
+    return lambda x, t: jnp.asarray(g, x.dtype)[t + 1][:, None] * x
 
 
 def estimates(schedule, kind, x, f, level):
@@ -49,7 +56,7 @@ def weights(schedule, blocks, t, K):
     if blocks.midpoint == "uniform":
         return np.full(K, K - 1.0)
     a, b, _ = schedule.coefficients(blocks.frozen)
-    q = np.array([abs(np.prod(a[t - K + 1 : t - tau]) * b[t - tau]) * tau**blocks.exponent for tau in range(K)])
+    q = np.array([abs(np.prod(a[t - K + 1 : t - tau]) * b[t - tau]) * tau**0.5 for tau in range(K)])
     return np.divide(q.sum(), q, out=np.zeros(K), where=q > 0)
 
 

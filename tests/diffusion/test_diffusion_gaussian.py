@@ -43,7 +43,7 @@ def patterns(schedule, blocks):
 def test_recursion_is_the_mean_over_all_midpoints(variant, law, frozen):
     """Run the definition on unit vectors, which gives the linear map of the state and of all the noise."""
     schedule = DiffusionSchedule.from_betas(np.linspace(0.01, 0.6, 9), variant)
-    blocks = Blocks((9, 4, 1, 0), law, 0.7, frozen)
+    blocks = Blocks((9, 4, 1, 0), law, frozen)
     for variance in (0.05, 2.0):
         g = gains(schedule, frozen, np.array([variance]))[:, 0]
         basis = np.eye(10)
@@ -141,7 +141,7 @@ def test_planned_blocks_are_near_the_chain(variant, n_steps, limit):
 def test_weights_of_the_reference_are_those_of_the_table():
     schedule = short("2")
     for law in ("uniform", "bernoulli", "importance"):
-        blocks = Blocks((24, 10, 0), law, 0.4, "epsilon")
+        blocks = Blocks((24, 10, 0), law, "epsilon")
         table = make_table(schedule, blocks)
         a, b, _ = schedule.coefficients("epsilon")
         cell = np.array([np.prod(a[11:level]) * b[level] for level in range(24, 10, -1)])

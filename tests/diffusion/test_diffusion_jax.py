@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from diffusion_reference import draws_of, run, short
+from diffusion_reference import draws_of, gaussian, run, short
 
 from pmm_mcmc.diffusion import Blocks, DiffusionSchedule, gaussian_variance, poisson_midpoint_sample
 from pmm_mcmc.diffusion.interpolation import draw_levels, following, make_rows, make_table
-from pmm_mcmc.diffusion.jax import ddim_sample, ddpm_sample, dpm_solver_sample
+from pmm_mcmc.diffusion.jax import ddim_sample, ddpm_sample
 from pmm_mcmc.diffusion.jax_scan import marked_cells, one_midpoint, scan
 
 LAWS = ("uniform", "bernoulli", "importance")
@@ -22,12 +22,6 @@ KEY = jax.random.key(8)
 def network(x, t):
     t = t.reshape(-1, *(1,) * (x.ndim - 1)) if np.ndim(t) else t
     return (jnp if isinstance(x, jax.Array) else np).sin(2.0 * x + 0.1 * t) + 0.3 * x
-
-
-def gaussian(schedule, variance):
-    """Exact noise prediction in JAX."""
-    g = np.sqrt(schedule.noise) / (schedule.signal * variance + schedule.noise)
-    return lambda x, t: jnp.asarray(g, x.dtype)[t + 1][:, None] * x
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -54,7 +48,7 @@ def test_same_draws_give_the_same_as_numpy(law, double, tolerance):
 @pytest.mark.parametrize("frozen", ("epsilon", "x0", "v"))
 def test_law_withone_midpoint(law, frozen):
     schedule, n = short("2"), 100_000
-    blocks = Blocks((24, 16, 9, 4, 3, 0), law, 0.5, frozen)
+    blocks = Blocks((24, 16, 9, 4, 3, 0), law, frozen)
     for i, variance in enumerate((0.05, 1.0, 4.0)):
         key, start = jax.random.split(jax.random.fold_in(KEY, i))
         x = jax.random.normal(start, (n, 1))
@@ -85,7 +79,7 @@ def test_law_of_option_1():
 @pytest.mark.parametrize("law", LAWS)
 def test_midpoints_have_their_probabilities(law, frozen):
     schedule, n = short("3"), 50_000
-    blocks = Blocks((24, 12, 11, 0), law, 0.5, frozen)
+    blocks = Blocks((24, 12, 11, 0), law, frozen)
     table = make_table(schedule, blocks)
     if law == "bernoulli":
         levels = jax.vmap(lambda key: marked_cells(key, table))(jax.random.split(KEY, n)).T
@@ -200,7 +194,6 @@ BAD = {
     "integers": (lambda x: ddpm_sample(KEY, network, x.astype("int32"), short()), "type int32; give floating point"),
     "prediction": (lambda x: ddim_sample(KEY, network, x, short(), 5, prediction="noise"), "prediction='noise'"),
     "blocks": (lambda x: poisson_midpoint_sample(KEY, network, x, short(), Blocks.equal(30, 4)), "start at level 30"),
-    "calls": (lambda x: dpm_solver_sample(network, x, short(), 0), "n_calls=0"),
 }
 
 

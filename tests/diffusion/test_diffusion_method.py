@@ -30,7 +30,7 @@ def network(x, timestep):
 @pytest.mark.parametrize("frozen", FROZEN, ids=str)
 def test_update_is_the_sequential_definition(variant, law, edges, frozen):
     schedule, rng = short(variant), np.random.default_rng(3)
-    blocks = Blocks(edges, law, 0.7, frozen)
+    blocks = Blocks(edges, law, frozen)
     prediction = PREDICTIONS[len(frozen) % 5] if isinstance(frozen, str) else "v"
     table = make_table(schedule, blocks, prediction)
     x, Z = rng.standard_normal(5), rng.standard_normal((25, 5))
@@ -118,7 +118,7 @@ def test_midpoints_as_printed_miss_the_last_cell(option):
 def test_mean_over_the_midpoints_does_not_depend_on_the_law(law, frozen):
     """Every law is unbiased: its weight times its probability is the weight of the cell in the chain."""
     schedule = short("3")
-    blocks = Blocks((24, 9, 0), law, 0.8, frozen)
+    blocks = Blocks((24, 9, 0), law, frozen)
     table = make_table(schedule, blocks)
     a, b, sigma = schedule.coefficients(frozen)
     for t, s in ((24, 9), (9, 0)):
@@ -135,7 +135,7 @@ def test_uniform_probabilities_are_option_2_and_importance_ones_follow_the_weigh
     schedule = short("2")
     uniform = make_table(schedule, Blocks((24, 0), "uniform", frozen="epsilon")).probability[24:0:-1]
     assert uniform[0] == 0.0 and np.allclose(uniform[1:], 1 / 23)
-    law = Blocks((24, 0), "importance", 0.5, "epsilon")
+    law = Blocks((24, 0), "importance", "epsilon")
     q = make_table(schedule, law).probability[24:0:-1]
     a, b, sigma = schedule.coefficients("epsilon")
     tau = np.arange(1, 24)

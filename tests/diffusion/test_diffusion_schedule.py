@@ -12,7 +12,6 @@ from diffusion_reference import SHORT, estimates, say, short
 from pmm_mcmc.diffusion import Blocks, DiffusionSchedule, plan_blocks
 from pmm_mcmc.diffusion.interpolation import make_table
 from pmm_mcmc.diffusion.schedule import PREDICTIONS, VARIANTS
-from pmm_mcmc.diffusion.solvers import multistep_solver
 
 MOST_REFINEMENTS = np.arange(1, 25)
 ALPHA = 1.0 - SHORT
@@ -170,16 +169,6 @@ def test_shrinking_blocks(N, power):
     assert np.allclose(wide, 1000 * (np.arange(10, 3, -1) / 10) ** power, atol=2.5)
 
 
-def test_solver_takes_as_many_calls_as_it_is_given():
-    schedule = DiffusionSchedule.named("linear", 1000)
-    for n_calls in (1, 2, 20, 100, 1000):
-        rows = multistep_solver(schedule, n_calls)
-        levels = [row.level for row in rows]
-        assert len(rows) == n_calls and levels[0] == 1000 and np.all(np.diff(levels) < 0)
-        assert rows[-1][1:] == (0.0, 1.0, 0.0, 0.0, 0.0) and rows[0].d_before == 0.0
-        assert n_calls == 1 or levels[-1] == 1
-
-
 BAD = {
     "schedule from betas": (lambda: DiffusionSchedule(SHORT), r"alphas_cumprod must decrease.*from_betas"),
     "one level": (lambda: DiffusionSchedule([]), "alphas_cumprod"),
@@ -200,10 +189,8 @@ BAD = {
     "repeated edges": (lambda: Blocks((24, 3, 3, 0)), "leave repeated levels out"),
     "broken edges": (lambda: Blocks((24, 3.5, 0)), "give whole levels"),
     "midpoint": (lambda: Blocks((24, 0), "poisson"), "midpoint='poisson' is not known"),
-    "exponent": (lambda: Blocks((24, 0), exponent=-1.0), "exponent=-1.0"),
     "blocks of another chain": (lambda: make_table(short(), Blocks.equal(25, 5)), "start at level 25.*has 24"),
     "range": (lambda: plan_blocks(short(), 5, (1.0, 0.1)), "0 < smallest <= largest"),
-    "solver": (lambda: multistep_solver(short(), 25), "n_calls=25 is not between 1 and the 24"),
 }
 
 

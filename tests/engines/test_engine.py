@@ -272,7 +272,7 @@ def test_change_of_coordinates(name):
     run.run(TunedParameters(0.2, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 20)
     new = Coordinates(np.array([-1.0, 2.0, 0.3, 0.0]), np.array([2.0, 0.1, 1.0, 0.6]))
     chain = Ensemble(state, gradient, KEY)
-    chain.change(run, COORDINATES, new)
+    chain.change_coordinates(run, COORDINATES, new)
     moved = chain.state
     assert chain.evaluation is gradient
     for part in (slice(0, D), slice(3 * D, 4 * D)):

@@ -23,6 +23,7 @@ from jax_chains import (
     unit,
 )
 from test_engine import COORDINATES, FEW, LEAVES, SCHEMES, D
+from warm_ups import warm_up
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
@@ -30,7 +31,6 @@ from pmm_mcmc.engines.contract import Chunk, empty_state
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.model.density import LogDensity
-from pmm_mcmc.warmup.warming import warm_up
 
 STEPS, CHAINS = 60, 5
 ON_JAX = [name for name in SCHEMES if "option 1" not in name]
@@ -192,7 +192,7 @@ def test_one_compiled_function_serves_every_setting():
     ]
     ensemble, old = warmed.ensemble, warmed.tuned.coordinates
     for i, new in enumerate(scales):
-        ensemble.change(run, old, new)
+        ensemble.change_coordinates(run, old, new)
         old = new
         setting = TunedParameters(0.1 * (i + 1), 2 ** (2 * i), 1.0 + i, new, 1)
         chunk = ensemble.advance(run, setting, (1, 70, 3, 2, 2)[i], thin=i + 1, tolerance=0.1 * i)

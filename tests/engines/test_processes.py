@@ -65,7 +65,7 @@ def in_threads(count, action):
 
 @pytest.mark.parametrize(("chains", "group", "count"), [(18, 4, 2), (1000, 250, 4), (5, 1, 5), (7, 3, 2), (64, 64, 1)])
 def test_every_chain_is_one_process_s_in_whole_groups(chains, group, count):
-    own = [Processes.of(chains, group, index, count, list).own for index in range(count)]
+    own = [Processes.of(chains, group, index, count, list).chains for index in range(count)]
     assert [i for part in own for i in range(chains)[part]] == list(range(chains))
     assert all(part.start % group == 0 and part.stop > part.start for part in own)
     groups = [-(-(part.stop - part.start) // group) for part in own]
@@ -82,7 +82,7 @@ def test_arrays_of_unequal_lengths_are_joined_in_order():
 
     def share(index, exchange):
         one = Processes.of(7, 2, index, 3, exchange)
-        joined = one.join(*(array[one.own] for array in whole))
+        joined = one.join(*(array[one.chains] for array in whole))
         joined[0][:] += 1.0  # to be written to
         return joined
 
@@ -103,7 +103,7 @@ def test_a_process_without_rows_has_a_part_in_it_too():
 def test_an_error_in_one_ends_all_wherever_they_meet_next(where):
     def act(index, exchange):
         one = Processes.of(3, 1, index, 3, exchange)
-        with one.together():
+        with one.failing_together():
             assert one.any(index == 1)
             if index == 2:
                 raise OSError("mine")
@@ -131,7 +131,10 @@ def test_others_that_cannot_be_reached_are_an_error():
         raise ValueError("reset by peer")
 
     one = Processes.of(2, 1, 0, 2, broken)
-    with pytest.raises(ProcessesError, match=r"cannot be reached \(reset by peer\).*resume=True"), one.together():
+    with (
+        pytest.raises(ProcessesError, match=r"cannot be reached \(reset by peer\).*resume=True"),
+        one.failing_together(),
+    ):
         one.wait()
 
 

@@ -104,12 +104,6 @@ def test_steps_grow_as_the_corollaries_say_where_the_step_size_is_theirs(dynamic
         assert abs(order(dynamics, counts) - power) < 0.06, name
 
 
-@pytest.mark.parametrize(("dynamics", "alpha"), [(OVERDAMPED, 0.1), (UNDERDAMPED, 0.4)])
-def test_bias_falls_with_K(dynamics, alpha):
-    plain, four = (Chain(WELL, cells(dynamics), alpha, K, FRICTION).floor() for K in (1, 4))
-    assert abs(4.0 * four / plain - 1.0) < 0.15
-
-
 def test_option_1_keeps_a_larger_bias():
     first, second = (Chain(WELL, cells(OVERDAMPED, option), 0.1, 64, FRICTION).floor() for option in (1, 2))
     assert 2.0 < first / second < 4.0

@@ -6,7 +6,7 @@ import math
 import numba
 import numpy as np
 import pytest
-from c_libraries import library, needs_compiler
+from c_libraries import at, library, needs_compiler
 from numba import types
 from pymc.exceptions import SamplingError
 
@@ -25,18 +25,6 @@ def normal(n, x, gradient, value, data):
         gradient[i] = 2.0 - x[i]
         value[0] -= 0.5 * gradient[i] ** 2
     return 0
-
-
-def at(density, x):
-    """Value and gradient, as the engine gets them."""
-    gradient, x = np.full(density.d, np.nan), np.array(x, dtype=float)
-    numbers = ctypes.POINTER(ctypes.c_double)
-    native, table = density.function("joint"), density.table("joint")
-    value = native.ctypes(
-        x.ctypes.data_as(numbers), gradient.ctypes.data_as(numbers),
-        table.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)), density.d,
-    )  # fmt: skip
-    return value, gradient
 
 
 @needs_compiler
@@ -93,9 +81,7 @@ def test_a_run_is_stored_resumed_and_continued(tmp_path):
     whole = pmm.sample(model=density(), **RUN)
     pmm.sample(model=density(), store=tmp_path / "run.zarr", **RUN | {"draws": 20})
     longer = pmm.sample(model=density(), store=tmp_path / "run.zarr", resume=True, **RUN)
-    again = pmm.sample(
-        model=density(), draws=20, more=pmm.sample(model=density(), **RUN | {"draws": 20}), progressbar=False
-    )
+    again = pmm.extend(pmm.sample(model=density(), **RUN | {"draws": 20}), 20, model=density(), progressbar=False)
     for other in (longer, again):
         np.testing.assert_array_equal(whole["posterior"]["x"], other["posterior"]["x"])
     with pytest.raises(pmm.StoreError):
@@ -153,8 +139,6 @@ def test_what_is_no_c_function_is_refused(arguments, message):
     ("arguments", "message"),
     [
         ({"backend": "jax"}, "backend='jax': this LogDensity is a C function; use backend='numba' or 'auto'"),
-        ({"precision": "float32"}, "precision='float32'"),
-        ({"device": "gpu"}, "device='gpu'"),
         ({"log_likelihood": True}, "this LogDensity has no observed data"),
         ({"step": pmm.PoissonULMC(reparametrise={"x": "noncentred"})}, "reparametrise="),
         ({"initvals": np.zeros(3)}, r"initvals has shape \(3,\)"),

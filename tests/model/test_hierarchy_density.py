@@ -172,7 +172,7 @@ def test_another_noncentring_is_an_evaluation_saved(scheme):
     state = empty_state(old.whiten(z), rng.normal(size=(3, d)))
     said = engine.evaluate(old, state)
     chains = Ensemble(state, said, np.zeros((3, 2), np.uint64))
-    chains.change(engine, old, new)
+    chains.change_coordinates(engine, old, new)
     moved, found = chains.state, chains.evaluation
     fresh = empty_state(moved[:, :d], moved[:, d : 2 * d])
     np.testing.assert_allclose(found, engine.evaluate(new, fresh), rtol=1e-9, atol=1e-9)

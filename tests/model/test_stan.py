@@ -1,10 +1,9 @@
 """Stan programs: names and shapes, starts, errors, and children that are named or read from statements."""
 
-import ctypes
-
 import numpy as np
 import pytest
 import stanli
+from c_libraries import at
 from pymc.exceptions import SamplingError
 from stan_programs import FORMS, FORMS_DATA, MIXTURE, REGRESSION, SCHOOLS, SCHOOLS_DATA, SCHOOLS_MEANS
 
@@ -13,18 +12,6 @@ from pmm_mcmc.model.stan import stan_program
 
 RUN = {"draws": 40, "tune": 200, "chains": 2, "random_seed": 1, "progressbar": False}
 RUN["compute_convergence_checks"] = False
-
-
-def at(density, x, which="joint", noncentring=None):
-    """Value and evaluation, as the engine gets them."""
-    out, x = np.full(density.width, np.nan), np.array(x, dtype=float)
-    numbers = ctypes.POINTER(ctypes.c_double)
-    native, table = density.function(which), density.table(which, noncentring)
-    value = native.ctypes(
-        x.ctypes.data_as(numbers), out.ctypes.data_as(numbers), table.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)),
-        density.d,
-    )  # fmt: skip
-    return value, out
 
 
 def test_a_program_has_its_names_shapes_and_generated_quantities():
@@ -42,9 +29,8 @@ def test_a_program_has_its_names_shapes_and_generated_quantities():
     columns = posterior["b"].transpose("chain", "draw", "b_dim_1", "b_dim_0").values.reshape(2, -1, 6)
     np.testing.assert_array_equal(columns, u[..., 2:])
     assert density.layout.names[2:4] == ["b[0, 0]", "b[1, 0]"]
-    halves = pmm.sample(
-        model=density, more=pmm.sample(model=density, **RUN | {"draws": 7}), draws=33, progressbar=False
-    )
+    half = pmm.sample(model=density, **RUN | {"draws": 7})
+    halves = pmm.extend(half, 33, model=density, progressbar=False)
     np.testing.assert_array_equal(halves["posterior"]["noise"], posterior["noise"])
 
 

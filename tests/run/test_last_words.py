@@ -76,7 +76,7 @@ def test_what_breaks_in_the_verdict_loses_no_draws(model, said, monkeypatch):
     def broken(idata):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr("pmm_mcmc.run.console.last_words", broken)
+    monkeypatch.setattr("pmm_mcmc.run.console.last_message", broken)
     with model:
         dt = pmm.sample(draws=20, tune=20, chains=2, **OPTIONS)
     assert dt["posterior"].sizes["draw"] == 20 and said()[-1][0] == logging.ERROR

@@ -24,7 +24,7 @@ def test_a_hundred_and_two_hundred_more_are_three_hundred(schools, backend, chai
     whole = run(schools, backend, draws=300, **options)
     first = run(schools, backend, draws=100, **options)
     before = first.copy(deep=True)
-    more = run(schools, backend, draws=200, more=first, **options)
+    more = pmm.extend(first, 200, model=schools, **QUIET)
     assert_same(more, whole)
     xr.testing.assert_identical(first, before)
     for group in ("posterior", "sample_stats"):
@@ -35,7 +35,7 @@ def test_a_hundred_and_two_hundred_more_are_three_hundred(schools, backend, chai
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_the_run_was_need_not_be_said_again(schools, backend):
     step = pmm.ULMC(friction=0.7, keep_gradients=False)
-    options = {"tune": 160, "chains": 3, "random_seed": None, "precision": "float64", **QUIET}
+    options = {"tune": 160, "chains": 3, "random_seed": None, **QUIET}
     first = pmm.sample(step=step, draws=20, model=schools, backend=backend, var_names=["mu", "theta"], **options)
     more = pmm.extend(first, 30, model=schools, **QUIET)
     seed = int(more["posterior"].attrs["random_seed"])
@@ -54,7 +54,7 @@ def test_an_interrupted_run_goes_on(schools, backend, monkeypatch):
         part = run(schools, backend, discard_tuned_samples=False, callback=Stop(chunks))
         drawn = part["posterior"].sizes["draw"]
         assert (drawn == 0) == (chunks == 1) and drawn < 30
-        assert_same(run(schools, backend, discard_tuned_samples=False, more=part, draws=30 - drawn), whole)
+        assert_same(pmm.extend(part, 30 - drawn, model=schools, **QUIET), whole)
 
 
 def test_it_survives_copies_files_and_pickles(well, tmp_path):
@@ -66,33 +66,20 @@ def test_it_survives_copies_files_and_pickles(well, tmp_path):
         pickle.loads(pickle.dumps(first)),
         xr.open_datatree(tmp_path / "a.zarr", engine="zarr", consolidated=False),
     ):
-        assert_same(run(well, draws=30, more=tree), whole)
+        assert_same(pmm.extend(tree, 30, model=well, **QUIET), whole)
     state = first["checkpoint"]["state"]
     d, chains = 3, 6
     assert state.nbytes < 20_000 + 8 * chains * 6 * d, "as large as the chains' states, whatever the draws"
 
 
-CHANGES = {
-    "method": {"step": pmm.PoissonULMC(K=17)},
-    "keep_gradients": {"step": pmm.PoissonULMC(K=16, keep_gradients=False)},
-    "chains": {"chains": 7},
-    "seed": {"random_seed": 4},
-    "tune": {"tune": 170},
-    "backend": {"backend": "jax"},
-    "log_likelihood": {"log_likelihood": True},
-    "var_names": {"var_names": ["mu"]},
-}
-
-
-def test_another_run_is_refused_by_name(schools):
+def test_another_model_is_refused(schools):
     first = run(schools, "numba", draws=10)
-    for name, change in CHANGES.items():
-        with pytest.raises(ValueError, match=rf"dt: is the result of another run \(.*\b{name}\b"):
-            run(schools, **{"backend": "numba", "draws": 10, "more": first} | change)
     with pm.Model() as other:
         pm.Normal("x")
-    with pytest.raises(ValueError, match=r"dt: .*density"):
-        run(other, "numba", more=first)
+    with pytest.raises(ValueError, match=r"dt: is the result of another run \(.*density"):
+        pmm.extend(first, model=other)
+    with pytest.raises(TypeError, match=r"chains=7 is no argument of pmm\.extend"):
+        pmm.extend(first, model=schools, chains=7)
 
 
 def test_what_is_no_such_result_is_refused(well, tmp_path):
@@ -109,7 +96,4 @@ def test_what_is_no_such_result_is_refused(well, tmp_path):
         (renamed, "sample_stats/gradient has been taken out"),
     ):
         with pytest.raises(ValueError, match=words):
-            run(well, more=tree)
-    for name, value in (("store", tmp_path / "b.zarr"), ("initvals", np.zeros(3)), ("keep", "moments")):
-        with pytest.raises(ValueError, match=f"{name}=.*does not go with more="):
-            run(well, more=first, **{name: value})
+            pmm.extend(tree, model=well)

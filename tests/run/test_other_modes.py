@@ -54,7 +54,7 @@ def test_a_mode_that_no_chain_has_visited_is_not_trusted(two_modes, backend, adj
     assert assert_found(stored) == sentence
     assert modes_of(stored) == modes_of(tree)
     np.testing.assert_array_equal(stored["sample_stats"]["n_grad_total"], tree["sample_stats"]["n_grad_total"])
-    assert_found(pmm.sample(20, more=tree, model=two_modes, **QUIET))
+    assert_found(pmm.extend(tree, 20, model=two_modes, **QUIET))
     moments = run(two_modes, backend, keep="moments", **options)
     assert "another mode that has about 30 % of the mass" in pmm.verdict(moments).sentence
 

@@ -14,7 +14,7 @@ from sampling_runs import BACKENDS, assert_same, run
 
 import pmm_mcmc as pmm
 from pmm_mcmc.engines import jax_engine
-from pmm_mcmc.run import devices, memory, phases
+from pmm_mcmc.run import memory, phases
 from pmm_mcmc.warmup import warming
 from pmm_mcmc.warmup.other_modes import OTHER_MODES
 
@@ -78,13 +78,8 @@ def test_draws_do_not_depend_on_how_the_run_is_cut(schools, backend, adjusted, m
     monkeypatch.setattr(phases, "_SECONDS", 1e9)
     monkeypatch.setattr(memory, "_MOST_ROWS", 7)
     assert_same(whole, run(schools, backend, **options))
-    assert_same(whole, run(schools, backend, chain_batch_size=2, **options))
-
-
-def test_draws_do_not_depend_on_threads(schools, monkeypatch):
-    whole = run(schools, "numba")
-    monkeypatch.setattr(devices, "cores", lambda: 1)
-    assert_same(whole, run(schools, "numba"))
+    if backend == "jax":
+        assert_same(whole, run(schools, pmm.Jax(batch=2), **options))
 
 
 def test_draws_do_not_depend_on_batches_of_several_groups(well, monkeypatch):
@@ -92,8 +87,6 @@ def test_draws_do_not_depend_on_batches_of_several_groups(well, monkeypatch):
     fresh = pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2) - 0.1 * jnp.sum(x**4), 3)
     whole = run(fresh, chains=10)
     assert_same(whole, run(fresh, pmm.Jax(batch=4), chains=10))
-    with pytest.raises(ValueError, match="takes device, precision and batch itself"):
-        run(fresh, pmm.Jax(), chain_batch_size=4)
 
 
 def test_other_seeds_give_other_draws_and_the_same_seed_the_same(well):

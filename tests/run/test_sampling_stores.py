@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 import xarray as xr
-from sampling_runs import BACKENDS, Stop, assert_same, run
+from sampling_runs import BACKENDS, assert_same, run
 from store_runs import files
 
 import pmm_mcmc as pmm
@@ -29,22 +29,6 @@ def test_stored_and_in_memory_results_are_equal(schools, backend, tmp_path):
     again = pmm.open(tmp_path / "a.zarr")
     assert set(times) <= set(again["posterior"].attrs)
     assert_same(again, memory)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_run_that_is_stopped_anywhere_resumes_to_the_same_bytes(schools, backend, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_MOST_ROWS", 10)
-    options = {"discard_tuned_samples": False}
-    run(schools, backend, store=tmp_path / "whole", **options)
-    run(schools, backend, store=tmp_path / "parts", callback=Stop(1), **options)
-    for _ in range(20):
-        tree = run(schools, backend, store=tmp_path / "parts", resume=True, callback=Stop(2), **options)
-        if tree["posterior"].sizes["draw"] == 30:
-            break
-    else:
-        raise AssertionError("it never ended")
-    run(schools, backend, store=tmp_path / "parts", resume=True, **options)
-    assert files(tmp_path / "whole") == files(tmp_path / "parts")
 
 
 def test_a_stored_run_can_be_prolonged(well, tmp_path):

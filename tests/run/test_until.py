@@ -92,8 +92,10 @@ def test_at_the_bound_it_ends_says_why_and_goes_on(well, stored, tmp_path, monke
         f"draws='auto' ended at its bound, 100 draws of each chain, where {missing}; it goes on with "
         + ("store= and resume=True" if stored else "pmm.extend(dt, model=model)")
     )
-    further = {"resume": True} if stored else {"more": first}
-    second = run(well, draws="auto", **options, **further)
+    if stored:
+        second = run(well, draws="auto", resume=True, **options)
+    else:
+        second = pmm.extend(first, "auto", model=well, **QUIET)
     assert drawn(second) == 200
     assert_same(second, run(well, draws=200, **SLOW))
 
@@ -117,8 +119,8 @@ def test_in_memory_it_goes_on_to_the_same_end(schools, monkeypatch):
     whole = run(schools, draws="auto", chains=4)
     part = run(schools, draws="auto", chains=4, callback=Stop(8))
     assert 0 < drawn(part) < drawn(whole)
-    assert_same(run(schools, draws="auto", chains=4, more=part), whole)
-    assert_same(run(schools, draws="auto", chains=4, more=whole), whole)
+    for dt in (part, whole):
+        assert_same(pmm.extend(dt, "auto", model=schools, **QUIET), whole)
 
 
 def test_a_store_that_began_with_a_number_is_looked_at_in_its_own_chunks(well, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Shared libraries that tests compile from C sources beside this file."""
+"""Shared libraries that tests compile from C sources beside this file, and what a density says to the engine."""
 
 import ctypes
 import functools
@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
@@ -21,3 +22,15 @@ def library(name, *flags):
     arguments = [COMPILER, "-O2", "-shared", "-fPIC", *flags, "-o", target, source, "-lm"]
     subprocess.run(arguments, check=True, capture_output=True, timeout=60)
     return ctypes.CDLL(str(target))
+
+
+def at(density, x, which="joint", noncentring=None):
+    """Value and evaluation, as the engine gets them."""
+    out, x = np.full(density.width, np.nan), np.array(x, dtype=float)
+    numbers = ctypes.POINTER(ctypes.c_double)
+    native, table = density.function(which), density.table(which, noncentring)
+    value = native.ctypes(
+        x.ctypes.data_as(numbers), out.ctypes.data_as(numbers), table.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)),
+        density.d,
+    )  # fmt: skip
+    return value, out

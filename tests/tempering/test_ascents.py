@@ -3,10 +3,8 @@
 import json
 
 import numpy as np
-import pymc as pm
-import pytensor.tensor as pt
 import pytest
-from sampling_runs import temper
+from sampling_runs import temper, unequal
 
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
@@ -69,19 +67,6 @@ def test_ascents_end_with_the_gradients_that_they_may_spend():
     assert 2000 <= few < 2000 + 60 * 256 and few < many
     nothing, _ = unmet_maxima(hills, coordinates, draws, draws[:64], 0, rng)
     assert nothing.shape == (0, 4)
-
-
-def unequal(d):
-    """Normals of weight 1/2 each with sd 1 at 5 and sd 1/2 at -5, from the prior N(0, 25)."""
-    with pm.Model() as model:
-        x = pm.Normal("x", 0.0, 5.0, shape=d)
-        prior = pm.logp(pm.Normal.dist(0.0, 5.0, shape=d), x).sum()
-        centre = np.zeros(d)
-        centre[0] = 5.0
-        wide = np.log(0.5) - 0.5 * ((x - centre) ** 2).sum()
-        narrow = np.log(0.5) - 2.0 * ((x + centre) ** 2).sum() + d * np.log(2.0)
-        pm.Potential("modes", pt.logaddexp(wide, narrow) - prior)
-    return model
 
 
 def test_a_narrow_mode_that_no_draw_is_in_is_not_trusted():

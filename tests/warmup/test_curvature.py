@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from numba import cfunc
 from reference import engine
+from warm_ups import warm_up
 
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.step_size import allowed_error, safe_step
-from pmm_mcmc.warmup.warming import warm_up
 
 POINTS, ITERATIONS = 8, 4
 

@@ -9,6 +9,7 @@ import pytest
 from models import eight_schools
 from numba import cfunc
 from reference import engine, gaussian
+from warm_ups import warm_up
 
 import pmm_mcmc as pmm
 from pmm_mcmc.engines.arguments import MethodArguments
@@ -17,7 +18,7 @@ from pmm_mcmc.warmup import timetable
 from pmm_mcmc.warmup.block_checks import past_transient
 from pmm_mcmc.warmup.step_size import allowed_error, safe_step
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
-from pmm_mcmc.warmup.warming import Warming, warm_up
+from pmm_mcmc.warmup.warming import Warming
 
 SEEDS = range(5)
 KINDS = {"paper": {"scheme": "paper"}, "recycled": {"scheme": "recycled"}}

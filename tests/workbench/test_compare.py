@@ -68,7 +68,7 @@ def test_draws_and_gradients_are_those_of_sample(given):
     draws = found.position.shape[1]
     direct = pmm.sample(
         draws + 10, step=None if given == "default" else pmm.PoissonULMC(scheme="recycled"), chains=CHAINS,
-        model=build(), random_seed=1, superchains=None, progressbar=False, compute_convergence_checks=False,
+        model=build(), random_seed=1, progressbar=False, compute_convergence_checks=False,
     )  # fmt: skip
     np.testing.assert_array_equal(found.position, direct["sample_stats"]["unconstrained"].values[:, :draws])
     assert found.spent == direct["sample_stats"]["n_grad_total"].isel(draw=draws - 1).sum()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from pmm_mcmc.model.checks import check_discrete, check_free
+from pmm_mcmc.run.devices import check_count
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.workbench import targets
 from pmm_mcmc.workbench.comparison.reference import truth_for
@@ -86,8 +86,7 @@ def compare(
     """
     least = {"chains": 2, "n_grad": 2 * FEWEST, "random_seed": 0}
     for name, value in (("chains", chains), ("n_grad", n_grad), ("random_seed", random_seed)):
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least[name]:
-            raise ValueError(f"{name}={value!r}: must be an integer of at least {least[name]}")
+        check_count(name, value, least[name])
     target, model, title = _posterior(model_or_target)
     named = _named(samplers, model)
     labels = model_labels(model)

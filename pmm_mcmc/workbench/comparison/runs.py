@@ -95,7 +95,7 @@ def run(sampler: Any, model: Any, budget: int, chains: int, seed: int) -> Run:
 
 def _own(step: Any, options: dict[str, Any], draws: int) -> _Result:
     """Run a step of this package, or ``pmm.sample``'s default."""
-    dt = sample(draws, step=None if step == "default" else step, superchains=None, **options)
+    dt = sample(draws, step=None if step == "default" else step, **options)
     stats = dt["sample_stats"].to_dataset()
     n_grad = stats["n_steps" if "n_steps" in stats else "n_grad"].values
     warmup = stats["n_grad_total"].values[:, 0] - n_grad[:, 0]

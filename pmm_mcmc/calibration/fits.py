@@ -1,0 +1,122 @@
+"""Fits of one compiled model to many data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pmm_mcmc.diagnostics.convergence import Convergence, convergence
+from pmm_mcmc.diagnostics.reading import read
+from pmm_mcmc.diagnostics.statement import Verdict
+from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
+from pmm_mcmc.diagnostics.verdict import judge
+from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.model.initial_points import model_starts, spread_starts
+from pmm_mcmc.run.chunks import Gathered, Groups
+from pmm_mcmc.run.phases import Run, Sampling
+from pmm_mcmc.run.plan import SamplingPlan
+from pmm_mcmc.run.request import Request
+from pmm_mcmc.run.starts import density_at, starts
+from pmm_mcmc.run.until import Until
+
+__all__ = ["Fit", "Fits"]
+
+# Draws of each chain after which a fit may end: where means are known to the verdict's limit, and chains agree.
+_ENDS = (250, 500, 1000)
+
+
+class Fit(NamedTuple):
+    """A fit: draws by name ``(chain, draw, ...)``, convergence of all parameters ``(p,)``, gradients, verdict."""
+
+    draws: dict[str, np.ndarray]
+    convergence: Convergence
+    gradients: int
+    verdict: Verdict
+
+
+class Fits:
+    """Fits of the model of a request to the data that it has at the time.
+
+    The plan, its compiled functions and the model's initial point serve all fits.  A warm-up is each fit's own: the
+    setting of another one, kept without it, took two to thirty times the gradients where scales differ between data.
+    """
+
+    def __init__(self, request: Request, announce: Callable[[str], None]):
+        self.plan = SamplingPlan.of(request, announce)
+        self._request = request
+        self._centre = model_starts(self.plan.model, self.plan.model.value_vars, None, 1)[0][0]
+
+    def fit(self, seed: list[int]) -> Fit:
+        """Sample the model with its present data, by random numbers that depend on the seed alone."""
+        plan = self.plan
+        chains = self._request.chains
+        rng = np.random.default_rng(seed)
+        positions = spread_starts(self._centre, chains, None, lambda x: density_at(plan.engine, x)[1], rng)
+        if positions is None:
+            positions = starts(plan, None, chains, None, rng)  # which says why there is none
+        run = Run.start(plan, positions, self._request.tune, rng)
+        draws = _Draws(chains)
+        until = _UntilConverged(draws)
+        sampling = Sampling(plan, self._request, run, draws, until, _SILENT, Processes(slice(0, chains)))
+        sampling.go(lambda: False)
+        tree = plan.layout.tree(draws.groups, plan.attributes | run.attributes(plan))
+        for name, report in run.reports().items():
+            tree[name] = report
+        return Fit(draws.groups["posterior"], until.convergence, int(run.n_grad.mean()), judge(read(tree)))
+
+
+class _Draws:
+    """Recorder of the draws of a run, as :class:`pmm_mcmc.run.phases.Sampling` has it."""
+
+    rows = _ENDS[0]
+
+    def __init__(self, chains: int):
+        self._done = 0
+        self._gathered = Gathered(chains, _ENDS[-1])
+
+    def put(self, groups: Groups, run: Run, complete: bool) -> None:
+        """Record a chunk, but none of a warm-up."""
+        if "posterior" in groups:
+            self._gathered.put(slice(None), self._done, groups)
+            self._done = run.done
+
+    def note(self, attributes: dict[str, Any]) -> None:
+        """Attributes are not kept."""
+
+    @property
+    def groups(self) -> Groups:
+        """The draws so far, by group and name."""
+        return self._gathered.upto(self._done)
+
+
+class _UntilConverged(Until):
+    """The end of a run where chains agree, and all means are known to the limit of the verdict."""
+
+    def __init__(self, draws: _Draws):
+        super().__init__(_ENDS[-1])
+        self.ends = list(_ENDS)
+        self._draws = draws
+        self.convergence = Convergence(*[np.empty(0)] * 3)
+
+    def __call__(self, done: int) -> bool:
+        """Return whether the run ends after so many draws."""
+        if done not in self.ends:
+            return False
+        values = self._draws.groups["posterior"].values()
+        self.convergence = convergence(np.concatenate([v.reshape(*v.shape[:2], -1) for v in values], axis=2))
+        unknown = self.convergence.ess_bulk < THRESHOLDS.mcse**-2.0
+        return done >= self.bound or not (unknown | (self.convergence.r_hat > THRESHOLDS.r_hat)).any()
+
+
+class _Silent:
+    """A console of a run that says nothing."""
+
+    def log(self, *_: Any) -> None:
+        """Log nothing."""
+
+    update = log
+
+
+_SILENT: Any = _Silent()
