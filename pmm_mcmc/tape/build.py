@@ -120,10 +120,8 @@ class Builder:
         else:
             rows = _collapsed(axes[: len(axes) - inner])
             columns = _collapsed(axes[len(axes) - inner :])
-        none = [0] * len(operands)
-        none = [0] * len(operands)
-        m, by_row = rows.pop() if rows else (1, none)
-        n, by_column = columns[0] if columns else (1, none)
+        m, by_row = rows.pop() if rows else (1, [0] * len(operands))
+        n, by_column = columns[0] if columns else (1, [0] * len(operands))
         if len(columns) > 1 or math.prod(size for size, _ in rows) > _MOST_INSTRUCTIONS:
             raise Unsupported(f"an operation over {len(shape)} axes")
         if m == 0 or (n == 0 and inner is None):
