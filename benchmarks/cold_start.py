@@ -45,7 +45,7 @@ def first_draw(name: str, backend: str) -> float:
     model = ENTRIES[name].build()
     began = time.process_time()
     pmm.sample(
-        1, tune=1, chains=1, cores=1, model=model, backend=backend, random_seed=1, progressbar=False,
+        1, tune=20, chains=1, cores=1, model=model, backend=backend, random_seed=1, progressbar=False,
         compute_convergence_checks=False,
     )  # fmt: skip
     return time.process_time() - began
