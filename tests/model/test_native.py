@@ -290,6 +290,7 @@ print([call(density, "joint", x, density.width)[0].hex() for x in positions])
 """
 
 
+@pytest.mark.process
 def test_a_first_run_on_a_machine_has_the_bytes_of_later_ones(tmp_path):
     """What the first process compiles, the second reads from PyTensor's cache."""
     path = os.pathsep.join(sys.path)
