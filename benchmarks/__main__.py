@@ -31,6 +31,7 @@ COSTS = {
     "stan": "ten seconds a program and seed, hours in all with long references; --quick: half a minute",
     "two_widths": "five minutes",
     "versus": "at most a minute for each sampler, target and seed, and its compilation",
+    "warm_start": "a minute a model; --wrong 200: five minutes",
     "wall_clock": "a minute or two a model",
 }
 

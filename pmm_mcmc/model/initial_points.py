@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from pmm_mcmc.model.model_cache import model_cache, state_of
+
 __all__ = [
     "PRIOR_DRAWS",
     "PRIOR_NUMBERS",
@@ -15,6 +17,7 @@ __all__ = [
     "checked_values",
     "for_chains",
     "initial_draws",
+    "initial_point",
     "model_starts",
     "prior_draws",
     "spread_starts",
@@ -124,6 +127,28 @@ def checked_values(
     return arrays
 
 
+def _point_function(model: Any, overrides: Mapping[str, Any] | None) -> Callable[[int], dict[str, np.ndarray]]:
+    """Return PyMC's function from a seed to a point of the model, compiled once where no value is given as numbers."""
+    from pymc.initial_point import make_initial_point_fn
+
+    options = {"model": model, "overrides": overrides, "return_transformed": True}
+    values = (*model.rvs_to_initial_values.values(), *(overrides or {}).values())
+    if not all(value is None or isinstance(value, str) for value in values):
+        return make_initial_point_fn(**options)
+    functions = model_cache(model, "points")
+    transforms = [model.rvs_to_transforms[rv] for rv in model.free_RVs]
+    key = (state_of(model, model.free_RVs), *map(id, transforms), *values)
+    if key not in functions:
+        # With variables and transforms their ids are not used again.
+        functions[key] = make_initial_point_fn(**options), transforms, list(model.free_RVs)
+    return functions[key][0]
+
+
+def initial_point(model: Any) -> dict[str, np.ndarray]:
+    """Return ``model.initial_point(0)``, by a function that is compiled once."""
+    return {name: np.array(value) for name, value in _point_function(model, None)(0).items()}
+
+
 def model_starts(model: Any, vars: Any, initvals: Any, chains: int) -> tuple[np.ndarray, bool]:
     """Return initial points ``(chain, d)`` of a model, and whether they are the model's default.
 
@@ -137,11 +162,9 @@ def model_starts(model: Any, vars: Any, initvals: Any, chains: int) -> tuple[np.
     chains
         Number of chains.
     """
-    from pymc.initial_point import make_initial_point_fn
-
     points = []
     for values in for_chains(initvals, chains):
-        point = make_initial_point_fn(model=model, overrides=values, return_transformed=True)(0)
+        point = _point_function(model, values)(0)
         points.append(np.concatenate([np.ravel(point[v.name]).astype(float) for v in vars] or [np.zeros(0)]))
     return np.stack(points)[np.arange(chains) % len(points)], initvals is None
 
@@ -202,14 +225,12 @@ def prior_draws(model: Any, vars: Any, key: np.ndarray) -> np.ndarray:
     key : (2,)
         Integers that the draws depend on.
     """
-    from pymc.initial_point import make_initial_point_fn
-
     prior = {rv.name: "prior" for rv in model.free_RVs}
     drawn: list[np.ndarray] = []
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            draw = make_initial_point_fn(model=model, overrides=prior, return_transformed=True)
+            draw = _point_function(model, prior)
             for seed in np.random.default_rng(key).integers(2**30, size=PRIOR_DRAWS):
                 point = draw(int(seed))
                 drawn.append(np.concatenate([np.ravel(point[v.name]).astype(float) for v in vars] or [np.zeros(0)]))
@@ -219,5 +240,5 @@ def prior_draws(model: Any, vars: Any, key: np.ndarray) -> np.ndarray:
         drawn = []
     if drawn:
         return np.stack(drawn)
-    point = model.initial_point(0)
+    point = initial_point(model)
     return initial_draws(int(sum(np.size(point[v.name]) for v in vars)), key)

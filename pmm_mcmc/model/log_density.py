@@ -18,6 +18,7 @@ from pytensor.tensor.random.type import RandomType
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.checks import check_free, missing_data
 from pmm_mcmc.model.hierarchy import compose
+from pmm_mcmc.model.initial_points import initial_point
 from pmm_mcmc.model.model_cache import model_cache, state_of
 from pmm_mcmc.model.native import address_table, native_function
 from pmm_mcmc.model.products import numba_mode
@@ -67,7 +68,7 @@ def flat_layout(
 
 def periods_of(vars: Sequence[Any], model: pm.Model) -> np.ndarray | None:
     """Return the periods ``(d,)`` of coordinates that are angles, 0 of others; None if no coordinate is one."""
-    point = model.initial_point(0)
+    point = initial_point(model)
     transforms = [model.rvs_to_transforms[model.values_to_rvs[var]] for var in vars]
     periods = [
         np.full(np.size(point[var.name]), 2.0 * np.pi * isinstance(transform, CircularTransform))

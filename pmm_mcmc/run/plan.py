@@ -19,7 +19,7 @@ from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.checks import check_initvals, check_model, model_of
 from pmm_mcmc.model.density import LogDensity
-from pmm_mcmc.model.initial_points import vector_starts
+from pmm_mcmc.model.initial_points import initial_point, vector_starts
 from pmm_mcmc.model.log_density import flat_layout, log_density, periods_of
 from pmm_mcmc.model.pymc_outputs import model_layout
 from pmm_mcmc.model.result_tree import ResultTree, flat_names
@@ -176,7 +176,7 @@ class SamplingPlan:
             raise ValueError(f"model={type(model).__name__}(...): must be a PyMC model, or a pmm.LogDensity")
         if step_model is not None and step_model is not model:
             raise ValueError("step was made for another model than model=: make it outside any, or inside this one")
-        point = model.initial_point(0)
+        point = initial_point(model)
         check_model(model, point, arguments.method)
         check_initvals(model, request.initvals, request.chains)
         vars = list(model.value_vars)

@@ -165,6 +165,11 @@ def sample(
     parameter that is not known yet.  The draws are those of a run of as many by number.  It needs two chains or more if
     only moments are kept.
 
+    ``start`` costs 8 gradients of each chain at former draws, from which chains begin, in the ratio of the densities
+    where that is stable (Pareto :math:`k < 0.7`), one block of up to 16 transitions, whose setting is judged by scales,
+    Stein's identity and acceptance, and some 8 more for ascents to other modes.  Equilibration follows where it fits.
+    A line and the attribute ``start`` say "fits", "refined" (warm-up goes on from it) or "dropped".
+
     With the first draws, a line says what all of them will cost: gradients of each chain, and the time at their rate.
 
     Memory: the draws themselves, unless they go to a ``store`` or are kept as moments, about :math:`20 d` numbers for
@@ -273,8 +278,10 @@ def _drawn(request: Request, stopped: StopRequest) -> xr.DataTree:
                 finished = Sampling(plan, request, run, recorder, until, console, processes).go(stopped)
                 if finished:
                     bar.end_at(run.done)
-            so_far = recorder.so_far() if processes.primary else {}
-            attributes = attributes_of(plan, run, so_far, request.compute_convergence_checks and finished)
+            search = request.compute_convergence_checks and finished
+            needed = search or not plan.engine.structure.is_identity
+            so_far = recorder.so_far() if processes.primary and needed else {}
+            attributes = attributes_of(plan, run, so_far, search)
             recorder.note(console.times() | attributes)
     result = recorder.result()
     done = run.done if request.keep == "moments" else result["posterior"].sizes["draw"]

@@ -12,6 +12,9 @@ from pmm_mcmc.warmup.search_thresholds import SEARCH
 
 __all__ = ["leads_elsewhere"]
 
+# Ascents, at most.
+_PLACES = 4
+
 
 def leads_elsewhere(
     engine: Engine, tuned: TunedParameters, draws: Block, starts: np.ndarray, rng: np.random.Generator
@@ -26,6 +29,19 @@ def leads_elsewhere(
     return search.leads(draws, starts), search.spent
 
 
+def _apart(places: np.ndarray, home: np.ndarray) -> np.ndarray:
+    """Return places that are furthest from ``home`` and from each other, of the nearest three quarters."""
+    distance = np.linalg.norm(places - home, axis=1)
+    order = np.argsort(distance)[: -(-3 * len(places) // 4)]
+    places = places[order]
+    distance = distance[order]
+    chosen: list[int] = []
+    while len(chosen) < min(_PLACES, len(places)):
+        chosen.append(int(np.argmax(distance)))
+        distance = np.minimum(distance, np.linalg.norm(places - places[chosen[-1]], axis=1))
+    return places[chosen]
+
+
 class _Elsewhere(ModeSearch):
     def leads(self, draws: Block, starts: np.ndarray) -> bool:
         """Return whether an ascent from ``starts`` ends in a mode in which no draw is."""
@@ -36,7 +52,7 @@ class _Elsewhere(ModeSearch):
         with np.errstate(all="ignore"):
             whitened_starts = self._map.whiten(starts)[0]
         whitened_starts = whitened_starts[np.isfinite(whitened_starts).all(axis=1)]
-        reached = self._ascend(whitened_starts, y[-1], 2 * self._limit // 3)
+        reached = self._ascend(_apart(whitened_starts, y.mean(axis=0)), y[-1], self._left)
         lowest = max((maximum.lp for maximum in chain_maxima), default=np.inf)
         lowest -= SEARCH.lowest + SEARCH.lowest_each * y.shape[1]
         for maximum in distinct(reached, chain_maxima):

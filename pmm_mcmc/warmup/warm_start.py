@@ -23,7 +23,6 @@ import contextlib
 from dataclasses import dataclass
 
 import numpy as np
-from arviz_stats.base import array_stats
 
 from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Engine, log_det_of
@@ -39,7 +38,7 @@ __all__ = ["DROPPED", "FITS", "REFINED", "WarmStart", "number_of_candidates", "r
 
 # Ratios from which on a Pareto distribution is fitted to the largest fifth of them.
 _FEWEST_RATIOS = 25
-# Cold starts, and draws of the prior, from which ascents search for other modes.
+# Cold starts beside draws of the prior, from which ascents search for other modes.
 _PLACES = 4
 # Differences of log ratios that are rounding.
 _EQUAL = 1e-6
@@ -59,6 +58,8 @@ def resampled(log_ratio: np.ndarray, count: int, rng: np.random.Generator) -> tu
 
     Draws whose ratio is not finite are left out.
     """
+    from arviz_stats.base import array_stats
+
     finite = np.flatnonzero(np.isfinite(log_ratio))
     ratios = log_ratio[finite]
     log_weights = ratios
@@ -163,7 +164,7 @@ class WarmStart:
             moved = f"chains hardly move by it: acceptance {accepted:.2f}"
             self.end(DROPPED, moved if arrived else "chains are far off")
             return 0
-        places = np.concatenate([self.starts[:_PLACES], self.prior[:_PLACES]])
+        places = np.concatenate([self.starts[:_PLACES], self.prior])
         elsewhere, gradients = leads_elsewhere(engine, tuned, block, places, rng)
         if elsewhere:
             self.end(DROPPED, "there is another mode")
