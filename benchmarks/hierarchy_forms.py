@@ -16,9 +16,9 @@ from make_references import one_sd_up
 from tables import RESULTS
 from targets import Reference, _autoregression, _simulated_autoregression, school_moments
 
-from pmm_mcmc.workbench.targets.hierarchical import EFFECT, ERROR, FUNNEL_SD
-from pmm_mcmc.workbench.targets.hierarchical import MU_SD as SCHOOL_MU_SD
-from pmm_mcmc.workbench.targets.hierarchical import TAU_SCALE as SCHOOL_TAU_SCALE
+from pmm_mcmc.workbench.targets.gallery import EFFECT, ERROR, FUNNEL_SD
+from pmm_mcmc.workbench.targets.gallery import MU_SD as SCHOOL_MU_SD
+from pmm_mcmc.workbench.targets.gallery import TAU_SCALE as SCHOOL_TAU_SCALE
 
 __all__ = ["FIELDS", "HIERARCHIES", "PATH", "Hierarchy", "reference"]
 

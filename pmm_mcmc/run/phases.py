@@ -145,6 +145,7 @@ class Run:
             fits=not trial.outcome,
         )  # fmt: skip
         warming.tuned = warming.warmup.tuned
+        warming.length = tune
         warming.prior = trial.prior if trial.outcome else None
 
 
@@ -232,6 +233,12 @@ class Sampling(Driver):
         run = self.run
         warming = run.warming
         if not warming.finished:
+            if warming.moved and warming.warmup is not None and not warming.warmup.done:
+                self.console.log(
+                    "%d of %d chains were in modes with less than a millionth of the mass of another: they start again "
+                    "in that, and the warm-up with them",
+                    warming.moved, len(run.n_grad),
+                )  # fmt: skip
             return False
         warming.warmup = None  # its draws are no longer needed
         if self.plan.equilibrates:

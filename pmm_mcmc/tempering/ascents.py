@@ -61,7 +61,7 @@ def search_modes_of_ladder(
     position, slope, lp = (np.swapaxes(array, 0, 1) for array in (cold.position, cold.slope(1.0), cold.lp))
     nothing = np.zeros(lp.shape, np.int64)
     block = Block(position, slope, lp, nothing, nothing, nothing, np.ones(lp.shape))
-    modes, maxima, search_gradients = search_modes(path.engine, setting, block, prior, n_grad, rng, unmet)
+    modes, maxima, search_gradients, *_ = search_modes(path.engine, setting, block, prior, n_grad, rng, unmet)
     return modes, maxima, ascent_gradients + search_gradients
 
 

@@ -1,4 +1,6 @@
-"""The search, at the end of a warm-up, for modes that no chain has visited; the chains do not depend on it.
+"""The search, at the end of a warm-up, for modes that no chain has visited.
+
+The chains do not depend on it, unless their mode has next to no mass (:mod:`pmm_mcmc.warmup.empty_modes`).
 
 1. The log density is evaluated at *candidates*: draws of the prior, and places at 2 to 32 standard deviations from the
    chains, along the coordinates of the model and in random directions.
@@ -13,6 +15,8 @@ draw met it.  They are estimated from the candidates (:mod:`pmm_mcmc.warmup.hidd
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
@@ -21,16 +25,41 @@ from pmm_mcmc.engines.contract import Engine, chains_of, empty_state, in_model_c
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.warmup.ascent import Ascents
+from pmm_mcmc.warmup.empty_modes import starts_elsewhere
 from pmm_mcmc.warmup.hidden_mass import follows_gradient, lowest_of_gaussian, mass_about, mass_around
 from pmm_mcmc.warmup.maxima import Maximum, are_close, are_one_mode, distinct, hessian_spectrum, log_mass
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.search_thresholds import SEARCH
 from pmm_mcmc.warmup.whitened_map import WhitenedMap
 
-__all__ = ["ModeSearch", "along_coordinates", "search_modes"]
+__all__ = ["ModeSearch", "SearchOutcome", "along_coordinates", "search_modes"]
 
 # Numbers in the candidates and in the states of one evaluation, at most: 16 MiB.
 _NUMBERS = 2**21
+
+
+class SearchOutcome(NamedTuple):
+    """The outcome of a search: what is reported of other modes, and where chains should start again.
+
+    Attributes
+    ----------
+    other_modes
+        The report.
+    maxima : (m, d)
+        The maxima of other modes, in the model's coordinates.
+    n_grad
+        Gradients spent.
+    starts : (chain, d)
+        Where chains should be, in the model's coordinates; empty where they are right.
+    moved
+        How many of the starts are in another mode than the chain.
+    """
+
+    other_modes: OtherModes
+    maxima: np.ndarray
+    n_grad: int
+    starts: np.ndarray
+    moved: int
 
 
 def search_modes(
@@ -41,8 +70,8 @@ def search_modes(
     n_grad: int,
     rng: np.random.Generator,
     maxima: np.ndarray | None = None,
-) -> tuple[OtherModes, np.ndarray, int]:
-    """Return the other modes, their maxima ``(m, d)`` in the model's coordinates, and the gradients spent.
+) -> SearchOutcome:
+    """Return the outcome of a search.
 
     ``draws`` are the newest of the chains, ``tuned`` is the final setting of the warm-up, and ``n_grad`` are its
     gradients, of which the search spends two fifths at most.  Draws of the ``prior`` ``(n, d)`` in the model's
@@ -51,8 +80,8 @@ def search_modes(
     limit = int(min(SEARCH.search_share * n_grad, SEARCH.most_gradients))
     search = ModeSearch(engine, tuned, limit, rng)
     if engine.d == 0 or limit < SEARCH.ascents_together * SEARCH.least_ascent:
-        return OtherModes(), search.other_maxima, 0
-    return search.run(draws, prior, maxima), search.other_maxima, search.spent
+        return search.outcome(OtherModes())
+    return search.outcome(search.run(draws, prior, maxima))
 
 
 class ModeSearch:
@@ -69,11 +98,17 @@ class ModeSearch:
         self._limit = limit
         self.spent = 0
         self.other_maxima = np.empty((0, engine.d))
+        self._starts_again = np.empty((0, engine.d)), 0
         self._random_candidates = np.empty((0, engine.d)), np.empty(0)
 
     @property
     def _left(self) -> int:
         return self._limit - self.spent
+
+    def outcome(self, other_modes: OtherModes) -> SearchOutcome:
+        """Return what the search has led to."""
+        starts, moved = self._starts_again
+        return SearchOutcome(other_modes, self.other_maxima, self.spent, self._map.place(starts), moved)
 
     def run(self, draws: Block, prior: np.ndarray, maxima: np.ndarray | None = None) -> OtherModes:
         """Return the other modes; NaN if no ascent from the chains reaches a maximum."""
@@ -95,15 +130,17 @@ class ModeSearch:
         if not chain_maxima:
             return OtherModes()
         others = self._apart(reached, chain_maxima, y)
+        masses = self._masses(others, chain_maxima, lp) if others else []
+        modes = [other for other, mass in zip(others, masses, strict=True) if mass]
+        if maxima is None:
+            chains = y[-len(draws.lp) :]
+            self._starts_again = starts_elsewhere(chains, chain_maxima, modes, self._density, self._ascend, self._rng)
         if not others:
             return OtherModes(self._hidden_mass(chain_maxima, y, lp))
-        masses = self._masses(others, chain_maxima, lp)
-        total = sum(masses)
-        if not total:
+        if not modes:
             return OtherModes(0.0)
-        self.other_maxima = self._map.place(
-            np.stack([other.y for other, mass in zip(others, masses, strict=True) if mass])
-        )
+        self.other_maxima = self._map.place(np.stack([mode.y for mode in modes]))
+        total = sum(masses)
         position = self._map.place(others[int(np.argmax(masses))].y)
         offset = np.abs(position - x.mean(axis=0)) / np.maximum(x.std(axis=0), 1e-300)
         coordinate = int(offset.argmax())

@@ -18,7 +18,7 @@ from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.warmup import timetable
 from pmm_mcmc.warmup.block_checks import narrowness, past_transient, replacements
-from pmm_mcmc.warmup.mode_search import search_modes
+from pmm_mcmc.warmup.mode_search import SearchOutcome, search_modes
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import fixed_setting
@@ -51,6 +51,10 @@ class Warming:
         Draws of the prior for the search for modes at the end; without it there is none.
     other_modes
         What it has found.
+    length
+        Transitions of each chain at most, unless warm-up begins again.
+    moved
+        Chains that started again in another mode, and all of the warm-up with them; None before, which is once at most.
     """
 
     ensemble: Ensemble
@@ -59,6 +63,8 @@ class Warming:
     n_grad: np.ndarray
     prior: np.ndarray | None = None
     other_modes: OtherModes = field(default_factory=OtherModes)
+    length: int = 0
+    moved: int | None = None
 
     @classmethod
     def start(
@@ -106,7 +112,7 @@ class Warming:
             )
             tuned = warmup.tuned
         ensemble = Ensemble.start(engine, tuned.coordinates, starts, rng)
-        return cls(ensemble, tuned, warmup, np.full(len(starts), 2))
+        return cls(ensemble, tuned, warmup, np.full(len(starts), 2), length=length)
 
     @property
     def finished(self) -> bool:
@@ -173,14 +179,21 @@ class Warming:
         training.clear()  # in many coordinates it is as large as all draws
         (unstable,) = processes.join(np.concatenate(rejected))
         old = self.tuned.coordinates
-        self.close(engine, newest, replacements(usable, unstable))
+        search = self.close(engine, newest, replacements(usable, unstable))
         self.ensemble.change_coordinates(engine, old, self.tuned.coordinates)
+        moves = search is not None and search.moved > 0 and len(search.starts) == n and self.moved is None
+        if search is not None and moves:
+            self._begin_again(engine, search)
+        elif search is not None:
+            self.prior = None
 
-    def close(self, engine: Engine, block: Block, source: np.ndarray | None = None, stop: bool = False) -> None:
+    def close(
+        self, engine: Engine, block: Block, source: np.ndarray | None = None, stop: bool = False
+    ) -> SearchOutcome | None:
         """Update the setting by the draws of the first chains in a block, and replace chains that are stuck.
 
         ``source`` says from which chain each goes on where warm-up does not learn from it; ``stop`` ends the warm-up.
-        States keep their old coordinates.
+        States keep their old coordinates.  Return the outcome of the search for modes after the last block.
         """
         warmup = self.warmup
         assert warmup is not None
@@ -199,9 +212,27 @@ class Warming:
         if self.finished and self.prior is not None:
             rng = np.random.default_rng(self.ensemble.keys[0])
             spent_so_far = int(self.n_grad.sum())
-            self.other_modes, _, n_grad = search_modes(engine, self.tuned, block, self.prior, spent_so_far, rng)
-            self.prior = None
-            self.n_grad += -(-n_grad // len(chains))
+            search = search_modes(engine, self.tuned, block, self.prior, spent_so_far, rng)
+            self.other_modes = search.other_modes
+            self.n_grad += -(-search.n_grad // len(chains))
+            return search
+        return None
+
+    def _begin_again(self, engine: Engine, search: SearchOutcome) -> None:
+        """Begin the warm-up again, with some chains in another mode; the random numbers go on."""
+        assert self.warmup is not None
+        arguments = self.warmup.arguments
+        checked = self.warmup.ends == "passed"
+        rng = np.random.default_rng(self.ensemble.keys[0])
+        again = Warming.start(engine, arguments, search.starts, self.length, rng, checked)
+        again.ensemble.keys = self.ensemble.keys
+        again.ensemble.transition = self.ensemble.transition
+        self.ensemble = again.ensemble
+        self.tuned = again.tuned
+        self.warmup = again.warmup
+        self.n_grad = self.n_grad + again.n_grad
+        self.other_modes = OtherModes()
+        self.moved = search.moved
 
     def _shares(self) -> np.ndarray:
         """Return each chain's share of the gradients that the schedule has evaluated."""

@@ -17,7 +17,7 @@ def structure_of(model, choices=None):
 
 
 def test_a_matrix_that_is_refused_makes_its_position_nan_and_no_other():
-    """As far out as scouts go, rounding made a correlated hierarchy end in LinAlgError: not positive definite."""
+    """As far out as searches go, rounding made a correlated hierarchy end in LinAlgError: not positive definite."""
     good = np.array([[4.0, 2.0], [2.0, 5.0]])
     matrices = np.stack([good, -good, good])
     factors = or_nan(np.linalg.cholesky, matrices)

@@ -6,7 +6,7 @@ import numpy as np
 import pymc as pm
 from sklearn.datasets import load_breast_cancer
 
-from pmm_mcmc.workbench.targets.mixtures import velocities
+from pmm_mcmc.workbench.targets.gallery import velocities
 
 
 def eight_schools() -> pm.Model:

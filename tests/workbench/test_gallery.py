@@ -21,7 +21,7 @@ from scipy.special import logsumexp
 
 from pmm_mcmc.workbench import targets
 from pmm_mcmc.workbench.comparison.runs import model_labels
-from pmm_mcmc.workbench.targets import Reference, mixtures
+from pmm_mcmc.workbench.targets import Reference, gallery
 
 PAGE = Path(__file__).parents[2] / "docs" / "workbench.md"
 PYTHON = Mode(linker="py", optimizer="fast_compile")
@@ -88,7 +88,7 @@ def gibbs(rng, chains, sweeps):
 
     From the grouping that has nine tenths of the probability: from others it takes chains thousands of sweeps.
     """
-    y, k = mixtures.velocities(), mixtures.CLUSTERS
+    y, k = gallery.velocities(), gallery.CLUSTERS
     mean = np.tile([9.7, 21.0, 33.0], (chains, 1))
     variance = np.full((chains, k), 4.0)
     weight = np.full((chains, k), 1 / k)

@@ -22,7 +22,7 @@ from pytensor.graph.replace import vectorize_graph
 from targets import TARGETS, b2, reference
 
 from pmm_mcmc.model.log_density import flat_layout
-from pmm_mcmc.workbench.targets import hierarchical
+from pmm_mcmc.workbench.targets import gallery
 
 # Interpreted: sixteen models are evaluated at a handful of points, and compiling would take minutes.
 PYTHON = Mode(linker="py", optimizer="fast_compile")
@@ -149,7 +149,7 @@ def test_eight_schools_against_importance_sampling_from_the_prior(centred):
     rng, n = np.random.default_rng(8), 500_000
     mu, tau, z = 5 * rng.normal(size=n), 5 * np.abs(rng.standard_cauchy(n)), rng.normal(size=(n, 8))
     theta = mu[:, None] + tau[:, None] * z
-    log_weight = -0.5 * (((hierarchical.EFFECT - theta) / hierarchical.ERROR) ** 2).sum(axis=1)
+    log_weight = -0.5 * (((gallery.EFFECT - theta) / gallery.ERROR) ** 2).sum(axis=1)
     weight = np.exp(log_weight - log_weight.max())
     weight /= weight.sum()
     x = np.column_stack([mu, np.log(tau), theta if centred else z])
@@ -181,7 +181,7 @@ def test_eight_schools_density_is_that_of_the_quadrature(centred):
         + log_tau
         - 0.5 * (z**2).sum(axis=1)
         - (8 * log_tau if centred else 0)
-        - 0.5 * (((hierarchical.EFFECT - theta) / hierarchical.ERROR) ** 2).sum(axis=1)
+        - 0.5 * (((gallery.EFFECT - theta) / gallery.ERROR) ** 2).sum(axis=1)
     )
     np.testing.assert_allclose(np.diff(batch(x)), np.diff(by_hand), rtol=1e-9)
 

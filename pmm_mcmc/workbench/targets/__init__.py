@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import difflib
 
-from pmm_mcmc.workbench.targets import hierarchical, mixtures, potentials
+from pmm_mcmc.workbench.targets.gallery import TARGETS
 from pmm_mcmc.workbench.targets.target import Reference, Target
 
 __all__ = ["Reference", "Target", "get", "list"]
 
-_TARGETS: dict[str, Target] = {
-    target.name: target for module in (mixtures, potentials, hierarchical) for target in module.TARGETS
-}
+_TARGETS: dict[str, Target] = {target.name: target for target in TARGETS}
 
 
 def list() -> tuple[str, ...]:

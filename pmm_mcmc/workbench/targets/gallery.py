@@ -1,0 +1,305 @@
+"""The posteriors of the gallery: mixtures of several modes, potentials, and hierarchies with an unknown scale."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from pmm_mcmc.workbench.targets import moments
+from pmm_mcmc.workbench.targets.target import Reference, Target
+
+if TYPE_CHECKING:
+    import pymc as pm
+
+__all__ = ["CLUSTERS", "EFFECT", "ERROR", "FUNNEL_SD", "MU_SD", "TARGETS", "TAU_SCALE", "velocities"]
+
+# -- several modes -----------------------------------------------------------------------------------------------------
+
+CLUSTERS = 3
+
+
+def two_gaussians(weight: tuple[float, ...], mean: tuple[float, ...], d: int) -> pm.Model:
+    """Build two unit Gaussians whose means lie on the first axis."""
+    import pymc as pm
+
+    with pm.Model() as model:
+        x = pm.Flat("x", shape=d)
+        terms = [float(np.log(w)) - 0.5 * (x[0] - m) ** 2 for w, m in zip(weight, mean, strict=True)]
+        pm.Potential("log_density", pm.math.logaddexp(*terms) - 0.5 * (x[1:] ** 2).sum())
+    return model
+
+
+def mixture_reference(weight: tuple[float, ...], mean: tuple[float, ...], d: int) -> Reference:
+    axis = moments.gaussian_moments(np.array(mean), np.ones(len(mean))) @ np.array(weight)
+    others = moments.gaussian_moments(np.zeros(d - 1), np.ones(d - 1))
+    return moments.from_moments(np.column_stack([axis, others]), "Closed form, to rounding.")
+
+
+def _mixture(name: str, title: str, note: str, weight: tuple[float, ...], mean: tuple[float, ...], d: int) -> Target:
+    build = partial(two_gaussians, weight, mean, d)
+    find = partial(mixture_reference, weight, mean, d)
+    return Target(name, f"{title}, d = {d}", note, build, find)
+
+
+@cache
+def velocities() -> np.ndarray:
+    """Return the velocities of 82 galaxies in 1000 km/s (Roeder, 1990)."""
+    return np.loadtxt(moments.DATA / "galaxies.csv", skiprows=3) / 1000.0
+
+
+def galaxies() -> pm.Model:
+    """Build a mixture of three Gaussians with exchangeable priors (Richardson and Green, 1997)."""
+    import pymc as pm
+
+    with pm.Model() as model:
+        weight = pm.Dirichlet("weight", np.full(CLUSTERS, 2.0))
+        mean = pm.Normal("mean", 21.0, 8.0, shape=CLUSTERS)
+        variance = pm.InverseGamma("variance", 2.0, 2.0, shape=CLUSTERS)
+        pm.NormalMixture("velocity", w=weight, mu=mean, sigma=pm.math.sqrt(variance), observed=velocities())
+    return model
+
+
+# -- potentials from physics and test suites ---------------------------------------------------------------------------
+
+# The barrier of the double well.
+BARRIER = 4.0
+# A tilt that makes the right well the heavier one.
+TILT = 0.25
+# Coordinates that follow the first, and their noise.
+FOLLOWERS = 4
+NOISE = 0.5
+# Number of pairs, standard deviation of the first coordinate, and curvature of the second.
+PAIRS = 5
+SD = 10.0
+CURVE = 0.03
+
+
+def well(a: Any) -> Any:
+    return -BARRIER * (a**2 - 1) ** 2 + TILT * a
+
+
+def double_well() -> pm.Model:
+    """Build a tilted double well in the first coordinate; the others follow it."""
+    import pymc as pm
+
+    with pm.Model() as model:
+        x = pm.Flat("x", shape=1 + FOLLOWERS)
+        pm.Potential("log_density", well(x[0]) - 0.5 * (((x[1:] - x[0]) / NOISE) ** 2).sum())
+    return model
+
+
+def well_reference() -> Reference:
+    grid = moments.Grid.of(well, -3.0, 3.0, 1200)
+    followers = moments.gaussian_moments(grid.nodes, np.full_like(grid.nodes, NOISE**2)) @ grid.weight
+    columns = np.column_stack([grid.moments(), *[followers] * FOLLOWERS])
+    return moments.from_moments(columns, "Quadrature over the first coordinate, 12 digits.")
+
+
+def bend(a: Any) -> Any:
+    """Centre of a banana's second coordinate, given the first."""
+    return CURVE * (a**2 - SD**2)
+
+
+def banana() -> pm.Model:
+    """Build five pairs whose second coordinate follows the square of the first (Haario, Saksman, Tamminen, 1999)."""
+    import pymc as pm
+
+    with pm.Model() as model:
+        a = pm.Normal("a", 0.0, SD, shape=PAIRS)
+        pm.Normal("b", bend(a), 1.0, shape=PAIRS)
+    return model
+
+
+def banana_reference() -> Reference:
+    columns = moments.bent_pairs(PAIRS, 0.0, SD, bend, 1.0)
+    return moments.from_moments(columns, "Gauss-Hermite quadrature of polynomials, exact to rounding.")
+
+
+# -- hierarchies -------------------------------------------------------------------------------------------------------
+
+# Standard deviation of the log scale.
+FUNNEL_SD = 3.0
+# Number of coordinates that it scales.
+FUNNEL_OTHERS = 9
+
+# Treatment effects and their standard errors (Rubin, 1981).
+EFFECT = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+ERROR = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+# Prior standard deviation of the mean, and scale of the half-Cauchy prior of the effects' standard deviation.
+MU_SD = TAU_SCALE = 5.0
+
+
+def funnel() -> pm.Model:
+    """Build Neal's funnel, centred (Neal, 2003)."""
+    import pymc as pm
+
+    with pm.Model() as model:
+        y = pm.Normal("y", 0.0, FUNNEL_SD)
+        pm.Normal("x", 0.0, pm.math.exp(y / 2), shape=FUNNEL_OTHERS)
+    return model
+
+
+def funnel_reference() -> Reference:
+    return moments.from_moments(moments.funnel(FUNNEL_SD, FUNNEL_OTHERS), "Closed form, to rounding.")
+
+
+def eight_schools(centred: bool) -> pm.Model:
+    """Build eight schools, with the effects (centred) or their standardised deviations as parameters."""
+    import pymc as pm
+
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0.0, MU_SD)
+        tau = pm.HalfCauchy("tau", TAU_SCALE)
+        if centred:
+            theta = pm.Normal("theta", mu, tau, shape=8)
+        else:
+            theta = mu + tau * pm.Normal("z", shape=8)
+        pm.Normal("y", theta, ERROR, observed=EFFECT)
+    return model
+
+
+class Conditional(NamedTuple):
+    """The Gaussian law given tau: mu, then each school's z ~ N(slope (effect - mu), variance); arrays over log tau."""
+
+    mu_mean: np.ndarray
+    mu_variance: np.ndarray
+    slope: np.ndarray
+    variance: np.ndarray
+
+    @classmethod
+    def of_log_tau(cls, log_tau: np.ndarray) -> Conditional:
+        tau = np.exp(log_tau)[:, None]
+        spread = ERROR**2 + tau**2
+        mu_variance = 1 / (1 / MU_SD**2 + (1 / spread).sum(axis=1))
+        return cls(mu_variance * (EFFECT / spread).sum(axis=1), mu_variance, tau / spread, ERROR**2 / spread)
+
+
+def log_tau_grid() -> moments.Grid:
+    """Return the marginal law of log tau, with the Gaussians integrated out."""
+
+    def log_density(log_tau: np.ndarray) -> np.ndarray:
+        tau = np.exp(log_tau)
+        spread = ERROR**2 + tau[:, None] ** 2
+        law = Conditional.of_log_tau(log_tau)
+        return (
+            log_tau
+            - np.log1p((tau / TAU_SCALE) ** 2)
+            - 0.5 * (np.log(spread) + EFFECT**2 / spread).sum(axis=1)
+            + 0.5 * (np.log(law.mu_variance) + law.mu_mean**2 / law.mu_variance)
+        )
+
+    return moments.Grid.of(log_density, -40.0, 12.0, 4001)
+
+
+def schools_reference(centred: bool) -> Reference:
+    grid = log_tau_grid()
+    law = Conditional.of_log_tau(grid.nodes)
+    tau = np.exp(grid.nodes)[:, None]
+    centre = law.slope * (EFFECT - law.mu_mean[:, None])
+    gain = -law.slope
+    variance = law.variance
+    if centred:
+        centre = law.mu_mean[:, None] + tau * centre
+        gain = 1 + tau * gain
+        variance = tau**2 * variance
+    schools = moments.gaussian_moments(centre, variance + gain**2 * law.mu_variance[:, None])
+    mu = moments.gaussian_moments(law.mu_mean, law.mu_variance)
+    columns = np.column_stack([mu @ grid.weight, grid.moments(), np.einsum("t,ktj->kj", grid.weight, schools)])
+    return moments.from_moments(columns, "Quadrature over log tau with all else integrated in closed form, 8 digits.")
+
+
+def _schools(name: str, title: str, note: str, centred: bool) -> Target:
+    return Target(
+        name=name,
+        title=title,
+        note=note,
+        build=partial(eight_schools, centred),
+        find_reference=partial(schools_reference, centred),
+    )
+
+
+TARGETS = (
+    _mixture(
+        "mixture_4sd",
+        "two Gaussians 4 sd apart",
+        "Two unit Gaussians with a valley of 1.3 units of log density between them. A chain crosses every few dozen "
+        "units of time, so that the weights of the modes converge last.",
+        (0.5, 0.5),
+        (-2.0, 2.0),
+        10,
+    ),
+    _mixture(
+        "mixture_7sd",
+        "two Gaussians 7 sd apart",
+        "Two unit Gaussians with a valley of 5.4 units of log density between them. Crossings are rare events: a run "
+        "of ordinary length sees few, and a chain that sees none looks converged.",
+        (0.5, 0.5),
+        (-3.5, 3.5),
+        10,
+    ),
+    _mixture(
+        "mixture_unequal",
+        "two Gaussians 4 sd apart, weights .7 and .3",
+        "As mixture_4sd, in 20 dimensions and with unequal weights about an overall mean of 0, so that the second "
+        "moment of the first coordinate depends on the weights: an error of .1 in a weight moves it by .13 of the "
+        "standard deviation of its square.",
+        (0.7, 0.3),
+        (-1.2, 2.8),
+        20,
+    ),
+    Target(
+        name="galaxies",
+        title="galaxies, a mixture of three Gaussians",
+        note="Velocities of 82 galaxies as a mixture of three clusters with exchangeable priors (Roeder, 1990; "
+        "Richardson and Green, 1997): the posterior has 3! = 6 equal copies of every mode. Chains that move locally "
+        "stay in the copy where they start, and disagree. Within a copy there is a second grouping, without a far "
+        "cluster, with a probability of about .08: ordinary initial points lead there, and neither a Langevin sampler "
+        "nor NUTS finds the main grouping within usual budgets.",
+        build=galaxies,
+        find_reference=partial(moments.stored, "galaxies"),
+    ),
+    Target(
+        name="double_well",
+        title="tilted double well, d = 5",
+        note="Two wells at -1 and 1 in the first coordinate with a barrier of 4 between them, the right one a little "
+        "deeper; four coordinates follow the first. The wells have to be crossed often enough to get their weights "
+        "right, and the quartic walls are steeper than any Gaussian's: long steps overshoot there.",
+        build=double_well,
+        find_reference=well_reference,
+    ),
+    Target(
+        name="banana",
+        title="five bananas, d = 10",
+        note="Five pairs whose second coordinate follows the square of the first (Haario, Saksman and Tamminen, 1999). "
+        "No linear preconditioner removes the curvature: the step that the thin direction allows is short against the "
+        "length.",
+        build=banana,
+        find_reference=banana_reference,
+    ),
+    Target(
+        name="funnel",
+        title="Neal's funnel, d = 10",
+        note="The scale of nine coordinates is the exponential of the first, which has a standard deviation of 3: no "
+        "step size suits both mouth and neck. A step that is stable in the neck never gets through the mouth, and a "
+        "longer one never enters the neck, without a sign of failure. Only the first coordinate can be judged by its "
+        "moments: the squares of the others have a standard deviation of 14,000.",
+        build=funnel,
+        find_reference=funnel_reference,
+    ),
+    _schools(
+        "eight_schools",
+        "eight schools, non-centred",
+        "Effects of coaching in eight schools (Rubin, 1981), by their standardised deviations from the mean. The law "
+        "of log tau is skewed, with a long tail towards 0 along which the likelihood is flat; otherwise it is gentle.",
+        centred=False,
+    ),
+    _schools(
+        "eight_schools_centred",
+        "eight schools, centred",
+        "The same posterior with the effects themselves as parameters: a funnel, because effects have to agree where "
+        "tau is small. A sampler with a fixed step does not get to small tau, and reports a tau that is too large.",
+        centred=True,
+    ),
+)
