@@ -19,6 +19,7 @@ SUPPORT = HERE.parent / "tests" / "support"
 COSTS = {
     "accelerator": "nine minutes a call, which goes on where the last one stopped; --small on a CPU",
     "backends": "a minute a model",
+    "cold_start": "minutes, --gradients half an hour; --quick: half a minute",
     "diffusion": "minutes; --quick: half a minute",
     "gate": "half a minute a model, an hour and a half in all; --quick: half a minute",
     "hierarchies": "minutes a model",

@@ -117,18 +117,20 @@ class NumbaEngine:
         self._check_size(chains.state)
         count = len(chains.state)
         out = Chunk.empty((count, rows), self.d, self.width)
-        runner = self._runner(setting, thin, tolerance)
         size = max(1, -(-count // (_SLICES * self.threads))) if self.threads > 1 else count
         slices = [slice(i, i + size) for i in range(0, count, size)]
 
-        def advance_slice(chain_slice: slice) -> None:
+        # Each has tables of its own: a tape's names a workspace, which one thread may use at a time.
+        runners = [self._runner(setting, thin, tolerance) for _ in slices]
+
+        def advance_slice(runner: Callable[[Ensemble, Chunk], None], chain_slice: slice) -> None:
             runner(chains.subset(chain_slice), Chunk(*(array[chain_slice] for array in out)))
 
         if len(slices) == 1:
-            advance_slice(slices[0])
+            advance_slice(runners[0], slices[0])
         else:
             with ThreadPoolExecutor(min(self.threads, len(slices))) as pool:
-                list(pool.map(advance_slice, slices))
+                list(pool.map(advance_slice, runners, slices))
         return out
 
     def _check_size(self, state: np.ndarray) -> None:

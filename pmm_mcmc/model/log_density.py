@@ -172,6 +172,7 @@ class ModelDensity:
         self._held: dict[str, list[tuple[Any, Any]]] = {}
         self._native: dict[str, Any] = {}
         self.jax: Any = None  # the LogDensity of the same model, once a run on JAX has compiled it
+        self.tape: Any = None  # the same on a tape, once a run asked for it
 
     @property
     def graph(self) -> tuple[Any, list[Any]]:

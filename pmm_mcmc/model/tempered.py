@@ -87,6 +87,7 @@ class TemperedModel(ModelDensity):
         self._held: dict[str, list[tuple[Any, Any]]] = {}
         self._native: dict[str, Any] = {}
         self.jax: Any = None
+        self.tape: Any = None
 
 
 def tempered_model(

@@ -37,7 +37,7 @@ class Console:
 
     def __init__(self, request: Request):
         self._request = request
-        self._show = bool(request.progressbar) and (request.backend == "numba" or is_primary_process())
+        self._show = bool(request.progressbar) and (request.backend in ("numba", "tape") or is_primary_process())
         self.level = logging.INFO if self._show else logging.DEBUG
         self._began = time.time()
         self._created = datetime.datetime.now(datetime.UTC).isoformat()

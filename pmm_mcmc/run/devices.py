@@ -96,7 +96,7 @@ def jax_engine(arguments: MethodArguments, density: Any, device: str, precision:
 
 
 def backend_of(model: Any, backend: str) -> str:
-    """Return "numba" or "jax"; raise ``ValueError`` if a log density is not written for the backend asked for."""
+    """Return the name of a backend; raise ``ValueError`` if a log density is not written for the backend asked for."""
     if not isinstance(model, LogDensity):
         return "numba" if backend == "auto" else backend
     if backend not in ("auto", model.runs_on):

@@ -31,6 +31,8 @@ from pmm_mcmc.run.request import Request
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
 from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, GRADIENTS, STATISTICS
+from pmm_mcmc.tape.build import Unsupported
+from pmm_mcmc.tape.density import TapedDensity
 from pmm_mcmc.warmup.other_modes import OTHER_MODES
 from pmm_mcmc.warmup.step_size import fixed_setting
 
@@ -196,6 +198,7 @@ class SamplingPlan:
             density, sampler = tempered_model(vars, model, point, request.reference)
         arguments.check_coordinates(density.d)
         engine: Any
+        runs: Any
         if backend == "jax":
             from pmm_mcmc.model.jax_density import JaxDensity
 
@@ -203,10 +206,13 @@ class SamplingPlan:
                 density.jax = JaxDensity.from_model(density)
             engine = devices.jax_engine(arguments, density.jax, request.device, request.precision, request.chains)
         else:
-            engine = NumbaEngine.of(arguments, density, request.cores or devices.cores())
+            runs = density
+            if backend == "tape":
+                runs, backend = _on_tape(density, request.progressbar)
+            engine = NumbaEngine.of(arguments, runs, request.cores or devices.cores())
         engine.periods = periods_of(vars, model)
         include = ("posterior", "log_likelihood") if request.log_likelihood else ("posterior",)
-        layout = model_layout(model, vars, point, backend, include)
+        layout = model_layout(model, vars, point, "jax" if backend == "jax" else "numba", include)
         centre = np.concatenate([np.ravel(point[var.name]) for var in vars]).astype(float)
         plan = cls._finished(request, engine, layout, centre, backend, model)
         plan.prior_sampler = sampler
@@ -327,3 +333,13 @@ class SamplingPlan:
         """Number of recorded numbers of one draw of one chain, of 8 bytes each."""
         arrays = [a for group in self.empty(1).values() for a in group.values()]
         return -(-sum(int(np.prod(a.shape[2:], dtype=int)) * a.itemsize for a in arrays) // 8)
+
+
+def _on_tape(density: Any, show: bool) -> tuple[Any, str]:
+    """Return a model's density on a tape and "tape", or as it is and "numba", with a line that says why."""
+    try:
+        density.tape = density.tape or TapedDensity(density)
+    except Unsupported as reason:
+        _log.log(logging.INFO if show else logging.DEBUG, "numba compiles the log density: no tape runs %s", reason)
+        return density, "numba"
+    return density.tape, "tape"

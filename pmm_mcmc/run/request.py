@@ -27,7 +27,7 @@ from pmm_mcmc.steps.poisson import PoissonULMC
 
 __all__ = ["Request", "fresh_seed", "seed_of", "stored_run"]
 
-_BACKENDS = ("auto", "numba", "jax")
+_BACKENDS = ("auto", "numba", "tape", "jax")
 # Chains by default.
 _CHAINS = 4
 # Most superchains, enough for the variance between them, and fewest chains for which there are any.

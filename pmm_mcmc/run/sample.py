@@ -94,7 +94,9 @@ def sample(
     cores
         Number of threads that run chains on numba; by default all processors that this process may use.
     backend
-        "numba": compiled loops on CPU threads, one chain each.  "jax": chains in lockstep on JAX's default device, an
+        "numba": compiled loops on CPU threads, one chain each.  "tape": the same without compiling the model, for first
+        draws within seconds; to rounding the same draws, at up to twice the time, and numba for a model that has an
+        operation which no tape runs.  "jax": chains in lockstep on JAX's default device, an
         accelerator if it has one.  "auto": numba for a PyMC model and a C function, JAX for a JAX function.  A
         :class:`Jax` says on which device, in which precision.
     store

@@ -9,8 +9,8 @@ import pmm_mcmc
 
 PACKAGE = Path(pmm_mcmc.__file__).parent
 FLOORS = (
-    "langevin", "coordinates", "model", "engines", "warmup", "diagnostics", "steps", "run", "tempering", "calibration",
-    "workbench",
+    "langevin", "coordinates", "model", "tape", "engines", "warmup", "diagnostics", "steps", "run", "tempering",
+    "calibration", "workbench",
 )  # fmt: skip
 # Modules that need a package which is not always there: they alone are imported inside functions.
 OPTIONAL = {"model.jax_density", "model.numpyro_density", "engines.jax_engine", "diffusion.jax"}

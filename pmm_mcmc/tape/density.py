@@ -1,0 +1,84 @@
+"""The log density of a PyMC model that a tape runs, in the form that the engine takes."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+from pytensor.compile.aliasing import Supervisor
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.traversal import ancestors
+
+from pmm_mcmc.model.log_density import ModelDensity
+from pmm_mcmc.model.products import numba_mode
+from pmm_mcmc.tape.build import Builder, Tape
+from pmm_mcmc.tape.loop import native
+from pmm_mcmc.tape.table import trace
+
+__all__ = ["TapedDensity"]
+
+# What prepares a graph for numba's own code: without it, every node is one operation.
+_NOT_REWRITTEN = ("fusion", "fuse_indexed_into_elemwise", "scalarize", "BlasOpt")
+
+
+class TapedDensity:
+    """A :class:`pmm_mcmc.model.log_density.ModelDensity` of all variables of a model, without a compiler.
+
+    Data are constants of the tape, which is built anew where they have changed.  Values and gradients are those of
+    numba to rounding.
+
+    Raises
+    ------
+    Unsupported
+        If the model has an operation that no tape runs.
+    """
+
+    def __init__(self, density: ModelDensity):
+        flat, outputs = density.graph
+        self.d = density.d
+        self.structure = density.structure
+        self.width = density.width
+        parameters = density.density_parameters
+        self._inputs = [flat] if parameters is None else [flat, parameters]
+        self._parameters = np.array([] if parameters is None else parameters.get_value(), dtype=float)
+        variables = dict.fromkeys(ancestors(outputs))
+        self._shared = [v for v in variables if isinstance(v, SharedVariable) and v is not parameters]
+        self._graph = FunctionGraph([*self._inputs, *self._shared], list(outputs), clone=True)
+        self._graph.attach_feature(Supervisor(self._graph.inputs))  # without which PyTensor complains
+        numba_mode().excluding(*_NOT_REWRITTEN).optimizer.rewrite(self._graph)
+        self._tape = self._built()
+
+    def _built(self) -> Tape:
+        """Return the tape for the current data."""
+        self._data: list[np.ndarray] = [np.array(shared.get_value(borrow=True)) for shared in self._shared]
+        builder = Builder()
+        inputs = [builder.new((size,)) for size in (self.d, len(self._parameters))[: len(self._inputs)]]
+        outputs = trace(builder, self._graph, [*inputs, *self._data])
+        return builder.finish(inputs, [builder.copy(output) for output in outputs])
+
+    def function(self, output: str) -> Any:
+        """Return the C function of the engine's signature, which is that of any model."""
+        return native()
+
+    def table(self, output: str, density_parameters: np.ndarray | None = None) -> np.ndarray:
+        """Return the addresses of the tape and of a workspace, which only one thread may use at a time.
+
+        ``output`` is ``"joint"``, or ``"gradient"`` for the gradient alone.
+        """
+        parameters = self._parameters if density_parameters is None else density_parameters
+        current = [shared.get_value(borrow=True) for shared in self._shared]
+        # The mixture that a ladder begins from has its own number of parameters.
+        if len(parameters) != len(self._parameters) or not all(map(np.array_equal, current, self._data)):
+            self._parameters = np.array(parameters, dtype=float)
+            self._tape = self._built()
+        code, template, inputs, (value, evaluation) = self._tape
+        workspace = template.copy()
+        for start in inputs[1:]:
+            workspace[start : start + len(parameters)] = parameters
+        width = self.width if output == "joint" else self.d
+        places = code.ctypes.data, len(code), workspace.ctypes.data, len(workspace), value, evaluation, width
+        table = np.array(places, dtype=np.int64)
+        weakref.finalize(table, list, (code, workspace)).atexit = False
+        return table

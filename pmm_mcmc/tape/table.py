@@ -1,0 +1,294 @@
+"""What each operation of PyTensor becomes on a tape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from pytensor.graph.basic import Constant
+from pytensor.scalar.basic import Composite, ScalarOp
+from pytensor.tensor.subtensor import indices_from_subtensor
+
+from pmm_mcmc.tape import loop
+from pmm_mcmc.tape.build import Builder, Unsupported
+
+__all__ = ["trace"]
+
+# Scalar functions of one instruction; booleans are 0 and 1.
+_CODES = {
+    "Add": loop.ADD, "Mul": loop.MUL, "Sub": loop.SUB, "TrueDiv": loop.DIV, "Switch": loop.SWITCH, "LT": loop.LT,
+    "LE": loop.LE, "EQ": loop.EQ, "NEQ": loop.NEQ, "AND": loop.MINIMUM, "OR": loop.MAXIMUM, "XOR": loop.NEQ,
+    "Maximum": loop.MAXIMUM, "Minimum": loop.MINIMUM, "Sqrt": loop.SQRT, "Abs": loop.ABS, "Sign": loop.SIGN,
+    "Sigmoid": loop.SIGMOID, "Softplus": loop.SOFTPLUS,
+}  # fmt: skip
+# Functions of the C library by PyTensor's name; those of SciPy are named by PyTensor itself.
+_FUNCTIONS = {
+    "Exp": "exp", "Log": "log", "Pow": "pow", "Log1p": "log1p", "Expm1": "expm1", "Log2": "log2", "Log10": "log10",
+    "Exp2": "exp2", "Sin": "sin", "Cos": "cos", "Tan": "tan", "Sinh": "sinh", "Cosh": "cosh", "Tanh": "tanh",
+    "ArcSin": "asin", "ArcCos": "acos", "ArcTan": "atan", "ArcSinh": "asinh", "ArcCosh": "acosh",
+    "ArcTanh": "atanh", "ArcTan2": "atan2", "Floor": "floor", "Ceil": "ceil", "Trunc": "trunc",
+}  # fmt: skip
+_REDUCTIONS = {
+    "Add": loop.SUM, "Mul": loop.PROD, "Maximum": loop.MAX, "Minimum": loop.MIN, "AND": loop.MIN, "OR": loop.MAX,
+}  # fmt: skip
+_TENSORS: dict[str, Callable[..., Any]] = {}
+
+
+def trace(builder: Builder, graph: Any, values: Sequence[Any]) -> list[Any]:
+    """Append the instructions of a graph whose inputs have these values, and return the values of its outputs.
+
+    Raises
+    ------
+    Unsupported
+        If an operation, or the way it is used, is not in the table.
+    """
+    traced: dict[Any, Any] = dict(zip(graph.inputs, values, strict=True))
+
+    def value(variable: Any) -> Any:
+        if variable not in traced and isinstance(variable, Constant):
+            traced[variable] = variable.data if isinstance(variable.data, slice) else np.asarray(variable.data)
+        return traced[variable]
+
+    for node in graph.toposort():
+        results = _results(builder, node, [value(variable) for variable in node.inputs])
+        traced.update(zip(node.outputs, results, strict=True))
+    return [value(variable) for variable in graph.outputs]
+
+
+def _results(builder: Builder, node: Any, values: list[Any]) -> list[Any]:
+    """Return the values of the outputs of a node."""
+    op = node.op
+    name = type(op).__name__
+    dtypes = [getattr(out.type, "dtype", "") for out in node.outputs]
+    if isinstance(op, ScalarOp):
+        return _scalars(builder, op, dtypes, values)
+    if name not in _TENSORS and hasattr(op, "fgraph"):
+        return trace(builder, op.fgraph, values)
+    if not any(map(builder.depends, values)):
+        return _folded(node, values)
+    if name == "Elemwise":
+        shape = np.broadcast_shapes(*(np.shape(each) for each in values))
+        results = _scalars(builder, op.scalar_op, dtypes, values)
+        return [each if np.shape(each) == shape else builder.copy(each, shape) for each in results]
+    if name not in _TENSORS:
+        raise Unsupported(name)
+    result = _TENSORS[name](builder, op, *values)
+    return result if isinstance(result, list) else [result]
+
+
+def _folded(node: Any, values: list[Any]) -> list[Any]:
+    """Return what a node makes of numbers."""
+    if hasattr(node.op, "prepare_node"):
+        node.op.prepare_node(node, None, None, "py")
+    storage: list[list[Any]] = [[None] for _ in node.outputs]
+    inputs = [each.type.filter(value, allow_downcast=True) for each, value in zip(node.inputs, values, strict=True)]
+    node.op.perform(node, inputs, storage)
+    return [each if isinstance(each, slice) else np.asarray(each) for (each,) in storage]
+
+
+def _scalars(builder: Builder, op: Any, dtypes: Sequence[str], values: Sequence[Any]) -> list[Any]:
+    """Append a scalar function of arrays."""
+    if isinstance(op, Composite):
+        return trace(builder, op.fgraph, values)
+    name = type(op).__name__
+    dtype = np.dtype(dtypes[0])
+    narrow = dtype.kind in "iu" and dtype.itemsize < 8 and name not in ("Switch", "Sign", "Cast", "Identity", "Second")
+    bitwise = name in ("AND", "OR", "XOR", "Invert") and dtype.kind != "b"
+    if narrow or bitwise or dtype.kind not in "fiub":
+        raise Unsupported(f"{name} of {dtype}")
+    if name in _SCALARS:
+        result = _SCALARS[name](builder, dtype, *values)
+    elif name in ("Add", "Mul"):
+        result = reduce(lambda x, y: builder.apply(_CODES[name], x, y), values)
+    elif name in _CODES:
+        result = builder.apply(_CODES[name], *values)
+    else:
+        _, of_scipy, function = (getattr(op, "nfunc_spec", None) or ("",))[0].rpartition("scipy.special.")
+        if not (name in _FUNCTIONS or of_scipy) or dtype != np.float64:
+            raise Unsupported(f"{name} of {dtype}")
+        result = builder.call(_FUNCTIONS.get(name, function), *values)
+    return [builder.apply(loop.ROUND32, result) if dtype == np.float32 else result]
+
+
+def _cast(builder: Builder, dtype: np.dtype, x: Any) -> Any:
+    if dtype.kind == "b":
+        return builder.apply(loop.NEQ, x, 0.0)
+    return builder.call("trunc", x) if dtype.kind in "iu" else x
+
+
+def _clip(builder: Builder, dtype: np.dtype, x: Any, low: Any, high: Any) -> Any:
+    capped = builder.apply(loop.SWITCH, builder.apply(loop.LT, high, x), high, x)
+    return builder.apply(loop.SWITCH, builder.apply(loop.LT, x, low), low, capped)
+
+
+def _log1mexp(builder: Builder, dtype: np.dtype, x: Any) -> Any:
+    far = builder.call("log1p", builder.apply(loop.MUL, builder.call("exp", x), -1.0))
+    near = builder.call("log", builder.apply(loop.MUL, builder.call("expm1", x), -1.0))
+    return builder.apply(loop.SWITCH, builder.apply(loop.LT, x, -np.log(2.0)), far, near)
+
+
+# Scalar functions of several instructions, or of none.
+_SCALARS: dict[str, Callable[..., Any]] = {
+    "Identity": lambda builder, dtype, x: x,
+    "Second": lambda builder, dtype, like, x: x,
+    "Cast": _cast,
+    "Clip": _clip,
+    "Log1mexp": _log1mexp,
+    "GT": lambda builder, dtype, x, y: builder.apply(loop.LT, y, x),
+    "GE": lambda builder, dtype, x, y: builder.apply(loop.LE, y, x),
+    "Invert": lambda builder, dtype, x: builder.apply(loop.EQ, x, 0.0),
+    "IsNan": lambda builder, dtype, x: builder.apply(loop.NEQ, x, x),
+    "IsInf": lambda builder, dtype, x: builder.apply(loop.EQ, builder.apply(loop.ABS, x), np.inf),
+    "Neg": lambda builder, dtype, x: builder.apply(loop.MUL, x, -1.0),
+    "Sqr": lambda builder, dtype, x: builder.apply(loop.MUL, x, x),
+    "Reciprocal": lambda builder, dtype, x: builder.apply(loop.DIV, 1.0, x),
+}
+
+
+def _numbers(builder: Builder, value: Any) -> Any:
+    """Return a value that must not depend on the position: an index or a shape."""
+    if builder.depends(value):
+        raise Unsupported("an index or a shape that depends on the position")
+    return value
+
+
+def _indices(builder: Builder, op: Any, values: Sequence[Any]) -> tuple:
+    """Return the index of a subtensor, as NumPy takes it."""
+    numbers = [_numbers(builder, each) for each in values]
+    return indices_from_subtensor([each.item() if np.ndim(each) == 0 else each for each in numbers], op.idx_list)
+
+
+def _subtensor(builder: Builder, op: Any, x: Any, *values: Any) -> Any:
+    index = _indices(builder, op, values)
+    if not any(isinstance(each, np.ndarray) for each in index):
+        return x[(*index, ...)]
+    origin, offsets = _offsets(x)
+    places = offsets[index]
+    out = builder.new(places.shape)
+    if places.size:
+        builder.emit(loop.GATHER, out.reshape(-1), origin, places.reshape(-1))
+    return out
+
+
+def _inc_subtensor(builder: Builder, op: Any, x: Any, y: Any, *values: Any) -> Any:
+    out = builder.copy(x)
+    index = _indices(builder, op, values)
+    if not any(isinstance(each, np.ndarray) for each in index):
+        target = out[(*index, ...)]
+        operands = (loop.COPY, target, y) if op.set_instead_of_inc else (loop.ADD, target, target, y)
+        builder.emit(*operands)
+        return out
+    if getattr(op, "ignore_duplicates", False):
+        raise Unsupported("an increment that ignores duplicates")
+    origin, offsets = _offsets(out)
+    places = offsets[index]
+    if places.size:
+        row = builder.copy(y, places.shape).reshape(-1)
+        code = loop.SCATTER_SET if op.set_instead_of_inc else loop.SCATTER_ADD
+        builder.emit(code, origin, row, places.reshape(-1), inner=1)
+    return out
+
+
+def _offsets(x: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first element of a view, and how far each is from it."""
+    steps = [np.arange(size) * (stride // 8) for size, stride in zip(x.shape, x.strides, strict=True)]
+    return x[(slice(0, 1),) * x.ndim].reshape(-1), sum(np.ix_(*steps), np.zeros(x.shape, np.int64))
+
+
+def _dimshuffle(builder: Builder, op: Any, x: Any) -> Any:
+    kept_axes = [axis for axis in op.new_order if axis != "x"]
+    dropped = [axis for axis in range(x.ndim) if axis not in kept_axes]
+    x = x.transpose(*kept_axes, *dropped)[(..., *[0] * len(dropped))]
+    return np.expand_dims(x, tuple(i for i, axis in enumerate(op.new_order) if axis == "x"))
+
+
+def _reduction(builder: Builder, op: Any, x: Any) -> Any:
+    name = type(op.scalar_op).__name__
+    if name not in _REDUCTIONS:
+        raise Unsupported(f"{op}")
+    return builder.reduce(_REDUCTIONS[name], x, range(x.ndim) if op.axis is None else op.axis)
+
+
+def _cumulative(builder: Builder, op: Any, x: Any) -> Any:
+    if op.mode != "add" or op.axis is None:
+        raise Unsupported(f"{op}")
+    out = builder.new(x.shape)
+    builder.emit(loop.CUMSUM, np.moveaxis(out, op.axis, -1), np.moveaxis(x, op.axis, -1), inner=1)
+    return out
+
+
+def _joined(builder: Builder, axis: int, values: Sequence[Any]) -> Any:
+    ends = np.cumsum([each.shape[axis] for each in values])
+    shape = list(values[0].shape)
+    shape[axis] = ends[-1]
+    out = builder.new(shape)
+    for each, place in zip(values, np.split(out, ends[:-1], axis), strict=True):
+        builder.emit(loop.COPY, place, each)
+    return out
+
+
+def _check(builder: Builder, op: Any, x: Any, *conditions: Any) -> Any:
+    for each in conditions:
+        flat = builder.copy(each, np.shape(each)).reshape(-1)
+        builder.emit(loop.CHECK, flat, flat)
+    return x
+
+
+def _softmax(builder: Builder, op: Any, x: Any) -> Any:
+    axes = range(x.ndim) if op.axis is None else np.atleast_1d(op.axis).tolist()
+    shape = [1 if axis in axes or axis - x.ndim in axes else size for axis, size in enumerate(x.shape)]
+    shifted = builder.apply(loop.SUB, x, builder.reduce(loop.MAX, x, axes).reshape(shape))
+    powers = builder.call("exp", shifted)
+    total = builder.reduce(loop.SUM, powers, axes).reshape(shape)
+    if type(op).__name__ == "Softmax":
+        return builder.apply(loop.DIV, powers, total)
+    return builder.apply(loop.SUB, shifted, builder.call("log", total))
+
+
+def _cholesky(builder: Builder, op: Any, a: Any) -> Any:
+    n = len(a)
+    mask = np.tri(n) if op.lower else np.tri(n).T
+    out = builder.apply(loop.SWITCH, mask, a, 0.0)
+    info = builder.copy(np.zeros(1))
+    builder.foreign("dpotrf", "U" if op.lower else "L", n, out, max(n, 1), info)
+    builder.emit(loop.FILL_FAILED, out.reshape(-1), info)
+    return out
+
+
+def _solve_triangular(builder: Builder, op: Any, a: Any, b: Any) -> Any:
+    out = builder.copy(b)
+    n = len(a)
+    if out.size:
+        columns = out.size // n
+        a, flag, lead = builder.matrix(a)
+        side = "U" if op.lower == (flag == "N") else "L"
+        diagonal = "U" if op.unit_diagonal else "N"
+        builder.foreign("dtrsm", "R", side, flag, diagonal, columns, n, 1.0, a, lead, out, columns)
+    return out
+
+
+_TENSORS |= dict.fromkeys(("TensorFromScalar", "ScalarFromTensor", "SpecifyShape", "DeepCopyOp"), lambda _, o, x, *y: x)
+_TENSORS |= dict.fromkeys(("CAReduce", "Sum", "Prod", "Max", "Min", "All", "Any"), _reduction)
+_TENSORS |= dict.fromkeys(("Subtensor", "AdvancedSubtensor"), _subtensor)
+_TENSORS |= dict.fromkeys(("IncSubtensor", "AdvancedIncSubtensor"), _inc_subtensor)
+_TENSORS |= dict.fromkeys(("CheckParameterValue", "CheckAndRaise", "Assert"), _check)
+_TENSORS |= dict.fromkeys(("Dot", "Product"), lambda builder, op, x, y: builder.product(x, y))
+_TENSORS |= dict.fromkeys(("Softmax", "LogSoftmax"), _softmax)
+_TENSORS |= {
+    "Alloc": lambda builder, op, x, *shape: builder.copy(x, [int(_numbers(builder, size)) for size in shape]),
+    "Cholesky": _cholesky,
+    "CumOp": _cumulative,
+    "DimShuffle": _dimshuffle,
+    "ExtractDiag": lambda builder, op, x: x.diagonal(op.offset, op.axis1, op.axis2),
+    "Join": lambda builder, op, *values: _joined(builder, op.axis, values),
+    "MakeVector": lambda builder, op, *values: _joined(builder, 0, [np.reshape(each, 1) for each in values]),
+    "Reshape": lambda builder, op, x, shape: (x if x.flags.c_contiguous else builder.copy(x)).reshape(
+        tuple(_numbers(builder, shape))
+    ),
+    "Shape": lambda builder, op, x: np.asarray(x.shape),
+    "Shape_i": lambda builder, op, x: np.asarray(x.shape[op.i]),
+    "SolveTriangular": _solve_triangular,
+    "Split": lambda builder, op, x, sizes: np.split(x, np.cumsum(_numbers(builder, sizes))[:-1], op.axis),
+}

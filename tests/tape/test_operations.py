@@ -1,0 +1,245 @@
+"""Every operation of the table against PyTensor's own evaluation: shapes, layouts, NaN and infinities."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytensor.scalar as ps
+import pytensor.tensor as pt
+import pytest
+from pytensor.raise_op import Assert
+from pytensor.tensor.elemwise import CAReduce, Elemwise
+from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
+from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
+from tapes import agree, by_tape, inputs_of
+
+from pmm_mcmc.tape import table
+from pmm_mcmc.tape.build import Unsupported
+
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.3, -0.7, 2.5, -40.0, 40.0, 1e-9, -1e-9, 700.0])
+# Pairs of shapes that broadcast: one element, none, more axes than a loop has.
+SHAPES = [((), ()), ((3,), ()), ((4, 1), (5,)), ((0, 3), (3,)), ((2, 3, 4), (3, 1)), ((3, 2), (3, 2)), ((1, 1), (7,))]
+SIZES = [(1, 1, 1), (3, 1, 2), (4, 3, 5), (7, 5, 1), (1, 5, 7), (0, 3, 2), (2, 0, 3), (40, 40, 1)]
+SCALARS = sorted({*table._CODES, *table._FUNCTIONS, *table._SCALARS})
+OF_SCIPY = ["Erf", "Erfc", "Erfcx", "Erfinv", "Gamma", "GammaLn", "Psi", "I0", "J1", "GammaInc", "Jv", "BetaInc"]
+LOGICAL = {"AND": 2, "OR": 2, "XOR": 2, "Invert": 1}
+ARITY = {"Switch": 3, "Clip": 3, "BetaInc": 3} | LOGICAL
+
+
+def scalar(name):
+    """Return a scalar operation by the name of its class, and its number of arguments."""
+    import pytensor.scalar.math as psm
+
+    kind = getattr(ps, name, None) or getattr(ps.basic, name, None) or getattr(psm, name)
+    if name == "Cast":
+        return ps.basic.convert_to_int64, 1
+    instances = [op for module in (ps.basic, psm) for op in vars(module).values() if type(op) is kind]
+    op = instances[0]
+    n = ARITY.get(name) or (op.nin if op.nin > 0 else getattr(op, "nfunc_spec", ("", 2))[1])
+    return op, n
+
+
+def arguments(name, n, values):
+    return [pt.gt(value, 0.0) for value in values] if name in LOGICAL else values[:n]
+
+
+@pytest.mark.parametrize("name", SCALARS + OF_SCIPY)
+def test_scalar_functions_at_special_numbers(name):
+    op, n = scalar(name)
+    flat, values = inputs_of(*[(len(SPECIAL),) * 1] * n)
+    numbers = np.concatenate([np.roll(SPECIAL, 4 * i) for i in range(n)])
+    if name == "Cast":
+        numbers = np.nan_to_num(numbers, posinf=3.9, neginf=-3.9)
+    agree(flat, [Elemwise(op)(*arguments(name, n, values))], numbers, rtol=1e-11)
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+@pytest.mark.parametrize("name", ["Add", "Switch", "LT", "Pow", "Maximum"])
+def test_operands_are_broadcast(name, shapes):
+    op, n = scalar(name)
+    shapes = (*shapes, ())[:n]
+    flat, values = inputs_of(*shapes)
+    numbers = np.random.default_rng(1).normal(size=flat.type.shape[0])
+    agree(flat, [Elemwise(op)(*values)], numbers)
+
+
+def test_operands_of_any_strides():
+    flat, (x, y) = inputs_of((4, 6), (6, 4))
+    numbers = np.random.default_rng(2).normal(size=48)
+    agree(flat, [x[::2, ::-1] + y.T[1::2, :], x[:, 1] * y[2], (x.T - y)[::-2].T, x[None] + y.T[:, None]], numbers)
+
+
+@pytest.mark.parametrize("op", ["add", "mul", "maximum", "minimum", "and_", "or_"])
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2), None], ids=str)
+def test_reductions(op, axes):
+    flat, (x,) = inputs_of((2, 3, 4))
+    numbers = np.random.default_rng(3).normal(size=24)
+    value = x > 0.0 if op.endswith("_") else x
+    agree(
+        flat,
+        [CAReduce(getattr(ps, op), axis=axes)(value), CAReduce(getattr(ps, op), axis=axes)(value[:, ::-1])],
+        numbers,
+    )
+
+
+@pytest.mark.parametrize("numbers", [[np.nan, 1.0, 2.0], [np.inf, -np.inf, 0.0], [-np.inf, -np.inf, -np.inf]], ids=str)
+def test_reductions_of_special_numbers(numbers):
+    flat, (x,) = inputs_of((3,))
+    agree(flat, [x.sum(), x.prod(), x.max(), x.min(), pt.cumsum(x, axis=0)], np.array(numbers))
+
+
+def test_reductions_of_nothing():
+    flat, (x,) = inputs_of((0, 3))
+    agree(flat, [x.sum(axis=0), x.sum(), x.prod(axis=0), x.sum(axis=1), pt.cumsum(x, axis=0)], np.empty(0))
+    with pytest.raises(Unsupported, match="largest of nothing"):
+        by_tape(flat, [CAReduce(ps.maximum, axis=(0,))(x)], np.empty(0))
+
+
+def test_indices():
+    flat, (x,) = inputs_of((4, 5))
+    numbers = np.arange(20.0)
+    i, j = np.array([0, -1, 2, 2]), np.array([[1], [-2]])
+    agree(
+        flat,
+        [x[i], x[:, i], x[i, 1], x[j, i], x[::-1][i], x.T[i], x[1], x[-1, 2:], x[:0], x[np.array([], int)]],
+        numbers,
+    )
+
+
+def test_increments():
+    flat, (x, y, row) = inputs_of((4, 5), (4, 5), (5,))
+    numbers = np.random.default_rng(4).normal(size=45)
+    i = np.array([0, 2, 2, -1])
+    agree(
+        flat,
+        [
+            pt.inc_subtensor(x[i], y), pt.inc_subtensor(x[i], row), pt.inc_subtensor(x.T[i], y.T[:4]),
+            x[1:, 2].inc(row[:3]),
+            pt.set_subtensor(x[np.array([3, 1])], y[:2]), pt.set_subtensor(x[::2, ::-1], y[1:3]), x[1].set(0.5),
+            pt.inc_subtensor(pt.zeros((4, 5))[i, np.array([1, 1, 1, 0])], row[:4]),
+        ],
+        numbers,
+    )  # fmt: skip
+
+
+def test_joined_and_split():
+    flat, (x, y) = inputs_of((2, 3), (2, 2))
+    numbers = np.arange(10.0)
+    parts = pt.split(x, [1, 0, 2], axis=1)
+    agree(flat, [pt.join(1, x, y), pt.join(0, x.T, y), *parts, pt.stack([x[0, 0], y[1, 1], x[1, 2]])], numbers)
+
+
+def test_shapes():
+    flat, (x,) = inputs_of((2, 1, 3))
+    numbers = np.arange(6.0)
+    agree(
+        flat,
+        [x.transpose(2, 0, 1).reshape((3, 2)), x[:, 0].T.ravel(), x.dimshuffle("x", 2, 1, 0), pt.alloc(x[0], 4, 1, 3),
+         pt.specify_shape(x, (2, 1, 3)), x.shape[2] * x, pt.diagonal(x[:, 0], offset=1), pt.diag(x[0, 0])],
+        numbers,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "m, k, n", [(1, 1, 1), (3, 1, 2), (4, 3, 5), (7, 5, 1), (1, 5, 7), (0, 3, 2), (2, 0, 3), (40, 40, 1)]
+)
+def test_products_of_any_layout(m, k, n):
+    flat, (x, y, xt, yt) = inputs_of((m, k), (k, n), (k, m), (n, k))
+    numbers = np.random.default_rng(5).normal(size=flat.type.shape[0])
+    dot = pt.math.Dot()
+    outputs = [
+        dot(x, y),
+        dot(xt.T, yt.T),
+        dot(x[::-1], y),
+        dot(x, yt.T[:, ::-1]),
+        dot(xt.T, y),
+        dot(np.ones((2, m)), x),
+    ]
+    agree(flat, outputs, numbers)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_factors_and_solutions(lower):
+    flat, (a, b, c) = inputs_of((4, 4), (4, 3), (4,))
+    numbers = np.random.default_rng(6).normal(size=32)
+    spd = pt.math.Dot()(a, a.T) + 3.0 * np.eye(4)
+    factor = Cholesky(lower=lower)(spd)
+    solutions = [SolveTriangular(lower=low, unit_diagonal=unit, b_ndim=rhs.ndim)(matrix, rhs)
+                 for matrix, low in ((factor, lower), (factor.T, not lower)) for rhs in (b, b.T[:1].T, c)
+                 for unit in (False, True)]  # fmt: skip
+    agree(flat, [factor, *solutions], numbers, rtol=1e-10)
+
+
+def test_no_factor_is_nan():
+    flat, (a,) = inputs_of((2, 2))
+    (factor,), held = by_tape(flat, [Cholesky(lower=True)(a)], np.array([1.0, 2.0, 2.0, 1.0]))
+    assert held
+    assert np.isnan(factor).all()
+    agree(flat, [Cholesky(lower=True)(a)], np.array([4.0, 2.0, 2.0, 3.0]))
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+def test_softmax(axis):
+    flat, (x,) = inputs_of((3, 4))
+    numbers = 30.0 * np.random.default_rng(7).normal(size=12)
+    agree(flat, [pt.special.softmax(x, axis=axis), pt.special.log_softmax(x, axis=axis)], numbers)
+
+
+@pytest.mark.parametrize("last, holds", [(0.5, True), (-0.5, False), (np.nan, False)])
+def test_checks(last, holds):
+    flat, (x,) = inputs_of((3,))
+    checked = Assert("x > 0")(x, pt.all(x > 0.0))
+    assert by_tape(flat, [checked], np.array([1.0, 2.0, last]))[1] is holds
+
+
+def test_single_precision_is_rounded():
+    flat, (x,) = inputs_of((3,))
+    numbers = np.array([0.1, 1.0 / 3.0, 1e-8])
+    agree(flat, [pt.cast(x, "float32") * np.float32(1.1)], numbers, rtol=0.0)
+
+
+@pytest.mark.parametrize("make", [
+    lambda x: x[pt.cast(x[0], "int64")], lambda x: pt.sort(x), lambda x: pt.cast(x, "int8") * np.int8(2),
+    lambda x: pt.cumprod(x, axis=0), lambda x: x.astype("complex128"),
+], ids=["index", "sort", "narrow", "cumprod", "complex"])  # fmt: skip
+def test_what_no_tape_runs(make):
+    flat, (x,) = inputs_of((3,))
+    with pytest.raises(Unsupported):
+        by_tape(flat, [make(x)], np.ones(3))
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_graphs(seed):
+    rng = np.random.default_rng(seed)
+    flat, values = inputs_of((3, 4), (4,), (3, 1), ())
+    unary = [pt.exp, pt.tanh, pt.sqr, pt.neg, pt.sigmoid, lambda x: x.T, lambda x: pt.log1p(pt.sqr(x))]
+    of_axes = [
+        lambda x: x[::-1], lambda x: x.sum(axis=-1), lambda x: x.max(axis=0), lambda x: pt.cumsum(x, axis=0),
+        lambda x: x[np.array([0, -1, 0])],
+    ]  # fmt: skip
+    binary = [pt.add, pt.mul, pt.sub, pt.maximum, lambda x, y: pt.switch(x > y, x, y), lambda x, y: x / (1 + y * y)]
+    for _ in range(30):
+        x = values[rng.integers(len(values))]
+        if rng.random() < 0.5:
+            possible = unary + of_axes if x.ndim else unary
+            values.append(possible[rng.integers(len(possible))](x))
+            continue
+        y = values[rng.integers(len(values))]
+        shapes = [tuple(each.type.shape) for each in (x, y)]
+        try:
+            np.broadcast_shapes(*shapes)
+        except ValueError:
+            continue
+        values.append(pt.tanh(binary[rng.integers(len(binary))](x, y)))
+    agree(flat, values[4:], rng.normal(size=20))
+
+
+def test_bounds():
+    """The same again where numba checks every index."""
+    if os.environ.get("NUMBA_BOUNDSCHECK") == "1":
+        pytest.skip("runs within itself")
+    environment = os.environ | {"NUMBA_BOUNDSCHECK": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
+    outcome = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert outcome.returncode == 0, outcome.stdout[-2000:]
