@@ -66,10 +66,10 @@ def sbc(
     Returns
     -------
     xarray.DataTree
-        ``prior_sbc``, ``(1, replicate, *event)``: each :math:`v`, for ``arviz_plots.plot_ecdf_pit(dt,
-        method="envelope", envelope_prob=dt.attrs["envelope_prob"])``; failed replicates, of which a warning tells, are
-        left out.  ``p_value`` of each parameter.  ``truth``, ``mean``, ``sd``, ``ess`` and ``r_hat``, ``(replicate,
-        *event)``, and ``fits``: which replicates were not trusted, and why.  The attribute ``sentence`` is the outcome.
+        ``prior_sbc``, ``(1, replicate, *event)``: each :math:`v`, for ``arviz_plots.plot_ecdf_pit(dt)``, without failed
+        replicates, of which a warning tells.  ``p_value`` of each parameter.  ``truth``, ``mean``, ``sd``, ``ess`` and
+        ``r_hat``, ``(replicate, *event)``.  ``fits``: which replicates were not trusted, and why.  The attribute
+        ``sentence`` is the outcome.
 
     Raises
     ------
@@ -125,8 +125,7 @@ def sbc(
     )
     sentence = _sentence(values, p, study.labels, len(records) - len(ranked))
     tree.attrs = {
-        "sentence": sentence, "calibrated": int(p.min() >= _ALARMS / len(p)), "envelope_prob": 1.0 - _ALARMS / len(p),
-        "random_seed": study.seed,
+        "sentence": sentence, "calibrated": int(p.min() >= _ALARMS / len(p)), "random_seed": study.seed,
     }  # fmt: skip
     _log.log(logging.INFO if tree.attrs["calibrated"] else logging.WARNING, "%s", sentence)
     return tree

@@ -18,7 +18,6 @@ import numpy as np
 from llvmlite import ir
 from numba import carray, cfunc, types
 from numba.core.cgutils import voidptr_t
-from numba.core.codegen import JITCPUCodegen
 from numba.extending import intrinsic
 
 __all__ = ["SIGNATURE", "address_table", "as_pointer", "native_function"]
@@ -39,31 +38,11 @@ def as_pointer(typingctx, address):
     return types.voidptr(address), codegen
 
 
-def _apart(dispatcher: Any, argument: types.Type, library: Any) -> Any:
-    """Return machine code loaded apart from all other, so that it has the same results in every process.
-
-    What is called and not inlined is in the machine code of the caller and in its own.  In one engine that loaded first
-    is used, which depends on what was compiled before; with ``fastmath`` the two differ in the last digit, so that the
-    first run on a machine would not have the bytes of later ones.
-    """
-    try:
-        state = library.serialize_using_object_code()
-    except RuntimeError:  # it was loaded from a file, or is never saved to one
-        cache = dispatcher._cache
-        file = getattr(cache, "_cache_file", None)
-        saved = None if file is None else file.load(cache._index_key((argument,), library.codegen))
-        if saved is None:
-            return library
-        state = saved[0]
-    return JITCPUCodegen("pmm_mcmc").unserialize_library(state)
-
-
 def _call_by_address(dispatcher: Any, argument: types.Type) -> Any:
     """Return an intrinsic ``call(arguments) -> (ok, result)`` that calls the dispatcher's machine code."""
     dispatcher.compile((argument,))
     compiled = dispatcher.overloads[(argument,)]
-    library = _apart(dispatcher, argument, compiled.library)
-    address = library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+    address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
     result = compiled.fndesc.restype
 
     @intrinsic
@@ -79,7 +58,7 @@ def _call_by_address(dispatcher: Any, argument: types.Type) -> Any:
 
         return returned(argument), codegen
 
-    return call, library
+    return call
 
 
 _SOURCE = """
@@ -118,7 +97,7 @@ def native_function(function: Any, dtype: np.dtype, shared: Sequence[np.ndarray]
     argument = types.BaseTuple.from_types(
         (types.Array(numba_type, 1, "C"), *(types.Array(numba.from_dtype(a.dtype), a.ndim, "C") for a in shared))
     )
-    call, library = _call_by_address(function.vm.jit_fn, argument)
+    call = _call_by_address(function.vm.jit_fn, argument)
     namespace = {"carray": carray, "pointer": as_pointer, "call": call, "nan": np.nan, "dtype": np.dtype(dtype).type}
     lines = []
     position = 0
@@ -138,9 +117,7 @@ def native_function(function: Any, dtype: np.dtype, shared: Sequence[np.ndarray]
     # Why exec: a cfunc cannot loop over arrays of different types, so the code for this number of shared arrays is
     # generated.  Without it, models with pm.Data or with variables of other steps could not be called.
     exec(source, namespace)
-    native = cfunc(SIGNATURE)(namespace["native"])
-    native.library = library  # its machine code lives as long as this
-    return native
+    return cfunc(SIGNATURE)(namespace["native"])
 
 
 def address_table(shared: Sequence[np.ndarray]) -> np.ndarray:

@@ -39,7 +39,7 @@ every_method = pytest.mark.parametrize("name", [name for name in CLASSES if name
 def quiet(monkeypatch):
     """No progress bar, no other process and, unless a page says otherwise, four chains on any machine."""
     monkeypatch.setattr(pm, "sample", functools.partial(pm.sample, progressbar=False, cores=1, chains=4))
-    for name in ("sample", "extend", "temper"):
+    for name in ("sample", "extend", "temper", "refit", "sbc"):
         without_bar = functools.partial(getattr(pmm_mcmc, name), progressbar=False)
         monkeypatch.setattr(pmm_mcmc, name, without_bar, raising=False)
 

@@ -27,6 +27,7 @@ EXPECTED = {
     "comparing",
     "diffusion",
     "model_comparison",
+    "refits",
 }
 # Folders of a machine, and addresses on it.
 PRIVATE = re.compile(r"(?<![\w.:/])/(?:home|root|Users|tmp|var|work|opt)/|[A-Z]:\\\\|127\.0\.0\.1|localhost")
