@@ -103,7 +103,7 @@ class Structure:
 
     def pull_back(self, z: np.ndarray, gradient: np.ndarray, noncentring: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return ``x`` ``(..., d)``, and the gradient of the log density of ``z`` from that of the model's at ``x``."""
-        if self.is_identity:
+        if self.is_identity or not z.size:
             return z, gradient
         flat, of_x = (np.ascontiguousarray(values.reshape(-1, self.d)) for values in (z, gradient))
         pairs = [self._pull(flat[rows], of_x[rows], noncentring) for rows in self._blocks(flat)]

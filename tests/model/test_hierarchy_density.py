@@ -187,3 +187,9 @@ def test_locations_of_a_long_walk_are_no_bytes(caplog):
     law = law_of(walk, None, (200,))
     np.testing.assert_array_equal(pytensor.function([], law.location)(), np.arange(200.0))
     assert "Rewrite failure" not in caplog.text
+
+
+def test_no_positions_have_no_places():
+    """As a mode search without new starts asks for them."""
+    structure = densities(eight_schools())[1].structure
+    assert structure.to_x(np.empty((0, structure.d)), structure.initial_noncentring()).shape == (0, structure.d)
