@@ -69,7 +69,8 @@ def summary(
         ones, where nothing can be corrected: the gradients explain too little of the parameter; there are none, or
         fewer than 20 draws; or the Stein identity fails as it does at an edge or a jump of the density (then in all
         rows).  NaN does not mean that there is no bias.  A bias contains the noise of the raw estimate, which
-        ``bias_se`` measures.
+        ``bias_se`` measures.  Where a mean is not corrected, ``mcse_cv`` is the standard error between batches or, if
+        larger, between chains; where it is above ArviZ's ``mcse_mean``, that one is usually too small.
 
     Raises
     ------

@@ -111,7 +111,7 @@ def test_a_longer_warm_up(built, function):
 def test_adjusted_draws(built, function):
     """What a long step does to draws no shorter one mends for certain; by both doors adjusted draws do."""
     model = built(function)
-    long = pmm.sample(step=pmm.PoissonULMC(K=16, step_size=1.5), adjusted=False, model=model, **QUIET)
+    long = pmm.sample(step=pmm.PoissonULMC(K=16, step_size=3.0), adjusted=False, model=model, **QUIET)
     verdict = pmm.verdict(long)
     assert not verdict.trusted
     assert "pm.sample(step=pmm.GHMC())" in verdict.sentence
