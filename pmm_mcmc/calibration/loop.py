@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
@@ -52,7 +53,7 @@ def records_of(
     with _opened(store, resume, identity) as (folder, records), threadpool_limits(1):
         del records[count:]
         with _bar(count, len(records), show) as update, stop_on_signals(stopped):
-            for record in _mapped(task, range(len(records), count), cores):
+            for record in _mapped(task, range(len(records), count), cores, stopped):
                 records.append(record)
                 update(records)
                 if folder is not None and len(records) % _FILE == 0:
@@ -94,7 +95,9 @@ def _opened(path: Any, resume: bool, identity: dict[str, Any]) -> Iterator[tuple
         folder.release()
 
 
-def _mapped(task: Callable[[int], Record], numbers: Sequence[int], cores: int) -> Iterator[Record]:
+def _mapped(
+    task: Callable[[int], Record], numbers: Sequence[int], cores: int, stopped: StopRequest
+) -> Iterator[Record]:
     """Yield the records of tasks in their order."""
     if min(cores, len(numbers)) < 2 or not sys.platform.startswith("linux"):
         yield from map(task, numbers)
@@ -108,6 +111,11 @@ def _mapped(task: Callable[[int], Record], numbers: Sequence[int], cores: int) -
             futures = [pool.submit(_in_process, number) for number in numbers]
         while futures:
             yield futures.pop(0).result()
+    except BrokenProcessPool as error:
+        if not stopped():  # a signal to all processes ends the others at once
+            raise RuntimeError(
+                "a process ended while it sampled, perhaps for want of memory; give fewer cores="
+            ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
