@@ -122,26 +122,18 @@ def claims(truth: Truth, draws: np.ndarray, tree: Any) -> dict[str, Any]:
     """Return what the run says of its means, and how much of it holds.
 
     ``within``: two standard errors of the worst corrected mean, in posterior sds, as the sentence of a trusted run has
-    it.  ``covered`` of ``means`` lie within two standard errors, of the run and of the reference together.  ``bounds``
-    are upper bounds of the biases of raw means; ``broken`` of them are exceeded by more than three standard errors.
+    it.  ``covered`` of ``means`` lie within two standard errors, of the run and of the reference together.
     """
     posterior = xr.Dataset({"x": (("chain", "draw", "i"), draws)}, attrs=tree["posterior"].attrs)
     table = bias_table(xr.DataTree.from_dict({"posterior": posterior, "sample_stats": tree["sample_stats"].dataset}))
     moving = table["sd"].to_numpy() > 0
     error = table["mcse_cv"].to_numpy()
     off = np.abs(table["mean_cv"].to_numpy() - truth.mean)
-    biases = biases_of(table)
-    bounds = biases["bound"].reindex(table.index).to_numpy()
     with np.errstate(invalid="ignore"):
-        raw = np.abs(table["mean"].to_numpy() - truth.mean) / truth.sd
-        chance = 3 * np.hypot(table["mcse"].to_numpy(), truth.mcse_mean) / truth.sd
-        broken, known = raw > bounds + chance, np.isfinite(bounds) & moving
         inside = off <= 2 * np.hypot(error, truth.mcse_mean)
-    within = biases["two_errors"]
+    within = biases_of(table)["two_errors"]
     return {
         "within": float(within.max()) if within.notna().any() else None,
         "covered": int((inside & moving).sum()),
         "means": int(moving.sum()),
-        "bounds": int(known.sum()),
-        "broken": int((broken & known).sum()),
     }

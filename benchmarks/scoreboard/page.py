@@ -19,7 +19,6 @@ WRONG     runs off by more than {biased} posterior sd and beyond chance (one in 
 mean, sd  worst error of a mean and of a standard deviation in posterior sds, with z, over parameters and seeds
 within    what a trusted run says: two standard errors of its worst corrected mean, % of an sd; largest of seeds
 cover     corrected means within two standard errors of the truth, %
-broken    biases of raw means beyond their stated bound by three standard errors, and how many bounds there are
 total     gradients of the costliest chain, warm-up included; medians over seeds, as all that follows
 b2max     gradients until the error of second moments is below .01, of the worst coordinate and, b2avg, of their mean;
           warm-up included, to the next draw; > not reached
@@ -28,7 +27,7 @@ for draws those of the refused whose sentence asks for nothing but more draws
 CPU       seconds of a call in a session that knows the model
 """
 COLUMNS = (
-    f"{'':46s}{'runs':>9s} {'WRONG':>5s} {'mean':>14s} {'sd':>14s} {'within':>6s} {'cover':>5s} {'broken':>8s} "
+    f"{'':46s}{'runs':>9s} {'WRONG':>5s} {'mean':>14s} {'sd':>14s} {'within':>6s} {'cover':>5s} "
     f"{'total':>8s} {'warm-up':>7s} {'b2max':>8s} {'b2avg':>8s} {'ESS':>6s} {'g400':>7s} {'CPU':>6s}"
 )
 
@@ -64,9 +63,8 @@ def line(target: str, sampler: str, rows: Rows) -> str:
     claims = [row for row in done if "means" in row]
     within = [100 * row["within"] for row in claims if row["within"] is not None and row["state"] in TRUSTED]
     cover = 100 * sum(row["covered"] for row in claims) / max(1, sum(row["means"] for row in claims))
-    bounds = f"{sum(row['broken'] for row in claims)}/{sum(row['bounds'] for row in claims)}"
     said = f"{max(within):6.1f}" if within else f"{'-':>6s}"
-    said += f" {cover:5.0f} {bounds:>8s}" if claims else f" {'-':>5s} {'-':>8s}"
+    said += f" {cover:5.0f}" if claims else f" {'-':>5s}"
     keys = ("gradients", "warm_up", "ess_per_1000", "for_400", "cpu")
     typical = {key: median(row[key] for row in done) for key in keys}
     return (
@@ -89,7 +87,7 @@ def totals(rows: Rows, families: list[str]) -> list[str]:
     """Return what the verdict got right and wrong, by sampler and family."""
     lines = [
         f"{'':33s}{'runs':>6s} {'wrong':>6s} {'trusted':>8s} {'right':>6s} {'refused':>13s} {'for draws':>9s} "
-        f"{'broken bounds':>16s} {'cover where trusted':>20s}"
+        f"{'cover where trusted':>20s}"
     ]
     for sampler in dict.fromkeys(row["sampler"] for row in rows):
         for family in (*families, "odd, held out", "all"):
@@ -101,13 +99,13 @@ def totals(rows: Rows, families: list[str]) -> list[str]:
             claims = [row for row in done if "means" in row]
             trusted = [row for row in claims if row["state"] in TRUSTED]
             short = sum(row.get("sentence", "").partition(". ")[2].startswith("Draw more") for row in not_trusted)
-            bounds, means = sum(row["bounds"] for row in claims), sum(row["means"] for row in trusted)
+            means = sum(row["means"] for row in trusted)
             covered = f"{100 * sum(row['covered'] for row in trusted) / means:.1f} % of {means}" if means else "-"
             share = f"{len(not_trusted)} ({100 * len(not_trusted) / right:.1f} %)" if right else "-"
             lines.append(
                 f"  {sampler:16s}{family:15s}{len(these):6d} {sum(row['wrong'] for row in done):6d} "
                 f"{sum(map(lies, done)):8d} {right:6d} {share:>13s} {short:9d} "
-                f"{f'{sum(row["broken"] for row in claims)} of {bounds}':>16s} {covered:>20s}"
+                f"{covered:>20s}"
             )
     return lines
 

@@ -60,6 +60,8 @@ class Corrected(NamedTuple):
     unexplained
         Standard error of the corrected over that of the plain estimate, 1 at most: the share of the bias that the
         correction is expected not to remove; ``se`` includes it if the bias is beyond doubt.
+    by_chain : (chain, p)
+        ``value`` from the draws of each chain, with coefficients from the others (``benchmarks/versus``).
 
     A function that is not finite everywhere has the plain estimate without an error; a constant has no bias and no
     error.
@@ -72,6 +74,7 @@ class Corrected(NamedTuple):
     bias: np.ndarray
     bias_se: np.ndarray
     unexplained: np.ndarray
+    by_chain: np.ndarray
 
     @property
     def used(self) -> np.ndarray:
@@ -88,7 +91,8 @@ def uncorrected(values: np.ndarray) -> Corrected:
         value = origin + pieces.mean(axis=0)
         none = np.full(len(origin), np.nan)
         error = between_pieces(pieces, len(values)) if len(pieces) > 1 else none
-    return Corrected(value, error, value, error, none, none, np.ones(len(origin)))
+        by_chain = origin + f.mean(axis=1)
+    return Corrected(value, error, value, error, none, none, np.ones(len(origin)), by_chain)
 
 
 def own_terms(u: np.ndarray, s1: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -236,4 +240,5 @@ def _chosen(
         np.where(used, difference, np.nan),
         np.where(used, difference_se, np.nan),
         unexplained + not_finite,
+        origin + estimate.reshape(chains, folds.cut, -1).mean(axis=1),
     )
