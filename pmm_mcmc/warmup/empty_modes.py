@@ -30,26 +30,23 @@ def starts_elsewhere(
 ) -> tuple[np.ndarray, int]:
     """Return whitened starts ``(chain, d)``, and how many of them are elsewhere than the ``chains`` ``(chain, d)``.
 
-    A chain whose mode has next to no mass starts in the heaviest one, at a draw of the Gaussian with its curvature.
-    ``chain_maxima`` are those of the modes of some chains, ``others`` those of other modes.
+    Of two modes, a chain in one that has next to no mass starts in the other, at a draw of the Gaussian with its
+    curvature.  ``chain_maxima`` are those of the modes of chains, ``others`` those of other modes.
     """
     count, d = chains.shape
     maxima = [*chain_maxima, *others]
-    # Of more chains some maxima are not known, and of more coordinates no curvature in all directions.
-    if count > SEARCH.chain_ascents or d > SEARCH.exact_hessian or len(maxima) < 2:
+    # Of more chains some maxima are not known, and of more coordinates no curvature in all directions.  Where there are
+    # more modes than two there may be others still: chains that disagree say so, and chains that are moved do not.
+    if count > SEARCH.chain_ascents or d > SEARCH.exact_hessian or len(maxima) != 2:
         return chains, 0
-    masses = np.array([log_mass(maximum, density) for maximum in maxima])
-    heaviest = maxima[int(np.argmax(masses))]
-    limit = masses.max() - _NATS - _NATS_EACH * d
-    empty = [
-        maximum
-        for maximum, mass in zip(chain_maxima, masses, strict=False)
-        if -np.inf < mass < limit and not are_one_mode(maximum, heaviest, density)
-    ]
-    if not empty:
+    masses = [log_mass(maximum, density) for maximum in maxima]
+    lightest = int(np.argmin(masses))
+    empty = maxima[lightest]
+    heaviest = maxima[1 - lightest]
+    far = max(masses) - masses[lightest] > _NATS + _NATS_EACH * d and np.isfinite(masses[lightest])
+    if not far or are_one_mode(empty, heaviest, density):
         return chains, 0
-    ends = [ascend(y[None], y, _ASCENT) for y in chains]
-    moves = np.array([any(are_close(end, maximum) for end in reached for maximum in empty) for reached in ends])
+    moves = np.array([any(are_close(end, empty) for end in ascend(y[None], y, _ASCENT)) for y in chains])
     values, vectors = hessian_spectrum(heaviest, density)
     draws = heaviest.y + (rng.standard_normal((count, d)) / np.sqrt(values)) @ vectors.T
     return np.where(moves[:, None], draws, chains), int(moves.sum())
