@@ -46,11 +46,13 @@ def blocks(page):
 
 
 def test_the_page_on_bambi_runs_as_printed(capsys):
-    (block,) = blocks("bambi.md")
+    bambi, preliz = blocks("bambi.md")
     values = {}
-    exec(block, values)
+    exec(bambi, values)
     assert "Trusted" in capsys.readouterr().out
     assert "y" in values["dt"]["posterior_predictive"]
+    exec(preliz, values)
+    assert pmm.verdict(values["dt"]).state == "trusted"
 
 
 def test_the_coal_mines_run_as_the_start_page_sums_them_out():
