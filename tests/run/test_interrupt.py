@@ -10,6 +10,14 @@ import pmm_mcmc as pmm
 from pmm_mcmc.run.plan import SamplingPlan
 
 
+@pytest.fixture(autouse=True)
+def default_handler():
+    """A background process of a shell ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def pressed():
     signal.raise_signal(signal.SIGINT)
 

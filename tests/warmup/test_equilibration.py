@@ -43,7 +43,7 @@ def equilibration(step=0.5, *, length=1000, rows=24, d=2, steps_per_draw=None):
 
 def test_the_setting_is_that_of_warm_up_with_the_step_and_friction_of_adjusted_draws():
     recycled, overdamped = Kernel(Scheme.RECYCLED, HARMONIC, 2, 0.0), Kernel(Scheme.CELLS, OVERDAMPED, 2, 0.0)
-    tuned = TunedParameters(0.3, 16, 0.8, unit(2), 8, 1.3, 0.1)
+    tuned = TunedParameters(0.3, 16, 0.8, unit(2), 8)
     found = adjusted_setting(tuned, recycled)
     assert found.step_size == THRESHOLDS.adjusted_step * 0.3
     assert found.friction == pytest.approx(adjusted_friction(found.step_size) * 0.8)
@@ -72,7 +72,7 @@ def adapted(state, *rates):
     """Return whether the step was adapted to the acceptance rates of chains in a block, and by what factor."""
     before = state.tuned.step_size
     state.acceptance = np.array(rates)
-    changed = state._adapted()
+    changed = state._step_changed()
     return changed, state.tuned.step_size / before
 
 
@@ -141,7 +141,7 @@ def judged(*, drift=0.0, correlation=0.0, late=None, rows=24, blocks=2, chains=5
             usable[late] = False
         state.done += rows
         means = rng.standard_normal((chains, 2, 2)) / np.sqrt(rows) + drift * block
-        state._judge(means, seen, usable)
+        state._check(means, seen, usable)
     return state
 
 
@@ -166,7 +166,7 @@ def test_a_start_is_forgotten_after_six_lags(correlation):
             seen[:, i] = x
         means = np.stack([seen.mean(axis=1), (seen**2).mean(axis=1)], axis=1)
         state.done += state.rows
-        state._judge(means, seen, np.ones(seen.shape[:2], bool))
+        state._check(means, seen, np.ones(seen.shape[:2], bool))
     # Autocorrelation below one half, of what is slower of means and variances.
     exact = int(np.ceil(np.log(0.5) / np.log(correlation)))
     assert abs(state.lag - exact) <= 1
