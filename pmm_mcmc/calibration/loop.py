@@ -22,6 +22,7 @@ from pmm_mcmc.run.signals import StopRequest, stop_on_signals
 from pmm_mcmc.run.storage import StoreError
 from pmm_mcmc.run.storage.checkpoint import decode, encode
 from pmm_mcmc.run.storage.folder import Folder, folder_at
+from pmm_mcmc.run.storage.recovery import differences
 
 __all__ = ["Record", "records_of"]
 
@@ -81,13 +82,8 @@ def _opened(path: Any, resume: bool, identity: dict[str, Any]) -> Iterator[tuple
             raise StoreError(f"store={os.fspath(path)!r}: has records; use resume=True, or another path")
         if stored is None:
             folder.put("identity", encode(identity))
-        elif stored != encode(identity):
-            old = decode(stored)
-            names = [name for name in identity if encode(identity[name]) != encode(old.get(name))]
-            raise StoreError(
-                f"store={os.fspath(path)!r}: belongs to another run, which differs in {', '.join(names)}; give its "
-                "arguments, or use another path"
-            )
+        elif texts := differences(decode(stored), identity):
+            raise StoreError(f"store={os.fspath(path)!r}: another run's ({texts}); give its arguments, or another path")
         records: list[Record] = []
         while (data := folder.get(_key(len(records) + _FILE))) is not None:
             records += decode(data)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pymc as pm
 import xarray as xr
 from arviz_base import dict_to_dataset
 from pymc.exceptions import SamplingError
@@ -17,6 +16,7 @@ from pymc.exceptions import SamplingError
 from pmm_mcmc.calibration.fits import Fit, Fits
 from pmm_mcmc.calibration.inputs import Inputs
 from pmm_mcmc.calibration.loop import Record, records_of
+from pmm_mcmc.model.checks import model_of
 from pmm_mcmc.model.pymc_outputs import coords_and_dims
 from pmm_mcmc.model.result_tree import flat_names
 from pmm_mcmc.run import devices
@@ -97,7 +97,7 @@ def refit(
     >>> pmm.refit(model, sets, random_seed=1, cores=1, progressbar=False)["mean"]["mu"].sizes["data_set"]
     2
     """
-    inputs = Inputs.of(pm.modelcontext(model) if model is None else model)
+    inputs = Inputs.of(model_of(model))
     data_sets = list(data_sets)
     if not data_sets:
         raise ValueError(f"data_sets={data_sets!r}: must be a list of dicts, one for each fit")
@@ -180,8 +180,7 @@ class Study:
         """Return the records of all fits, and log how many are not trusted."""
         if cores is not None:
             devices.check_count("cores", cores, 1)
-        identity = {name: value for name, value in self._fits.plan.identity.items() if name != "density"}
-        identity |= {"seed": self.seed} | more
+        identity = self._fits.plan.identity | {"seed": self.seed} | more  # its density is that of the model's own data
         show = self._request.progressbar
         with self.inputs.restored():
             records = records_of(task, count, cores or devices.cores(), identity, store, resume, show)

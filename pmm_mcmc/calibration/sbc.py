@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pymc as pm
 import xarray as xr
 from arviz_stats.ecdf_utils import compute_ecdf
 from scipy.special import bdtr
@@ -17,6 +16,7 @@ from pmm_mcmc.calibration.fits import Fit
 from pmm_mcmc.calibration.inputs import Inputs, Simulator
 from pmm_mcmc.calibration.loop import Record
 from pmm_mcmc.calibration.refit import FIGURES, Study, table
+from pmm_mcmc.model.checks import model_of
 from pmm_mcmc.run.devices import check_count
 
 __all__ = ["sbc", "uniformity"]
@@ -94,7 +94,7 @@ def sbc(
     'Calibrated'
     """
     check_count("replicates", replicates, 1)
-    inputs = Inputs.of(pm.modelcontext(model) if model is None else model, simulated=True)
+    inputs = Inputs.of(model_of(model), simulated=True)
     simulator = Simulator(inputs)
     study = Study(inputs, step, var_names, random_seed, progressbar)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from arviz_plots import plot_ecdf_pit
 from scipy.stats import kstest, norm
 
 import pmm_mcmc as pmm
@@ -17,10 +18,10 @@ from pmm_mcmc.diagnostics.convergence import convergence
 QUIET = {"random_seed": 1, "cores": 1, "progressbar": False}
 
 
-def gaussian():
-    """Three observations of a mean with a standard normal prior."""
+def gaussian(prior_sd=1.0):
+    """Three observations of a mean with a normal prior."""
     with pm.Model() as model:
-        mu = pm.Normal("mu", 0, 1)
+        mu = pm.Normal("mu", 0, prior_sd)
         pm.Normal("y", mu, 1, observed=np.zeros(3))
     return model
 
@@ -120,8 +121,10 @@ def test_a_store_is_of_one_study(tmp_path):
     pmm.sbc(gaussian(), 10, store=tmp_path, **QUIET)
     with pytest.raises(pmm.StoreError, match="has records; use resume=True"):
         pmm.sbc(gaussian(), 10, store=tmp_path, **QUIET)
-    with pytest.raises(pmm.StoreError, match="differs in seed; give its"):
+    with pytest.raises(pmm.StoreError, match="seed: stored 1, given 2"):
         pmm.sbc(gaussian(), 10, store=tmp_path, resume=True, **QUIET | {"random_seed": 2})
+    with pytest.raises(pmm.StoreError, match="other values at two fixed points"):
+        pmm.sbc(gaussian(prior_sd=2.0), 10, store=tmp_path, resume=True, **QUIET)
 
 
 def test_what_cannot_be_simulated_is_refused_before_anything_is_compiled(monkeypatch):
@@ -148,6 +151,5 @@ def test_what_cannot_be_simulated_is_refused_before_anything_is_compiled(monkeyp
 
 
 def test_the_figure_of_arviz_takes_the_ranks():
-    plot_ecdf_pit = pytest.importorskip("arviz_plots").plot_ecdf_pit
     plot = plot_ecdf_pit(pmm.sbc(gaussian(), 30, **QUIET), backend="none")
     assert "ecdf_lines" in plot.viz.children
