@@ -134,7 +134,7 @@ def _shown(table: pd.DataFrame, name: str) -> list[str]:
     if name == "sd" and "mcse_sd" not in table and "ess_bulk" in table:
         errors = values / np.sqrt(2.0 * table["ess_bulk"].clip(lower=1.0))
     if name in _ERRORS and "sd" in table:  # what a correction leaves of a Gaussian is rounding
-        values = values.where(values.abs() >= 1e-9 * table["sd"], 0.0)
+        values = values.mask(values.abs() < 1e-9 * table["sd"], 0.0)
         errors = np.maximum(errors, 1e-5 * table["sd"])
     return [_number(value, error) for value, error in zip(values, errors.astype(float), strict=True)]
 

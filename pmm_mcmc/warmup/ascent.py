@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Ascents", "Density"]
+__all__ = ["FIRST_STEP", "Ascents", "Density"]
 
 # Log densities ``(n,)`` and gradients ``(n, d)`` at positions ``(n, d)``; NaN where they are not finite.
 Density = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -17,7 +17,7 @@ _MEMORY = 8
 # Gain that the next step promises, in nats, below which an ascent is over: it is within 0.2 local sds of the maximum.
 _ARRIVED = 0.02
 # Length of the first step over that of the longest later one: the basin of a mode a fifth as wide has that radius.
-_FIRST = 0.2
+FIRST_STEP = 0.2
 # Share of the promised gain that a step must bring (Armijo's condition).
 _ARMIJO = 1e-3
 
@@ -47,15 +47,19 @@ class Ascents:
     spent: int
 
     @classmethod
-    def of(cls, density: Density, start: np.ndarray, centre: np.ndarray, limit: int) -> Ascents:
+    def of(
+        cls, density: Density, start: np.ndarray, centre: np.ndarray, limit: int, enough: float = _ARRIVED
+    ) -> Ascents:
         """Ascend from positions ``(n, d)`` until all are at a maximum, or ``limit`` gradients are spent.
 
-        A start where the density is not finite is moved towards the ``centre`` ``(d,)``.  No step is longer than 1 plus
-        half the distance from the centre, and the first, before any curvature is estimated, at most a fifth of that: an
-        ascent stays in the basin in which it begins.
+        An ascent is at a maximum, or near enough, where its next step promises less than ``enough`` nats.  A start where
+        the density is not finite is moved towards the ``centre``, one ``(d,)`` or one of each start ``(n, d)``.  No step
+        is longer than 1 plus half the distance from the centre, and the first, before any curvature is estimated, at
+        most a fifth of that: an ascent stays in the basin in which it begins.
         """
-        self = cls._begin(density, np.array(start), centre, limit)
-        n, d = self.position.shape
+        n, d = start.shape
+        centres = np.broadcast_to(centre, (n, d))
+        self = cls._begin(density, np.array(start), centres, limit)
         steps = np.zeros((n, _MEMORY, d))
         changes = np.zeros((n, _MEMORY, d))
         weights = np.zeros((n, _MEMORY))
@@ -67,11 +71,12 @@ class Ascents:
             i = np.flatnonzero(going & needs_direction)
             if i.size:
                 direction[i] = _direction(self.gradient[i], steps[i], changes[i], weights[i], self.scale[i])
-                self.arrived[i] = 0.5 * (self.gradient[i] * direction[i]).sum(axis=1) < _ARRIVED
-                going[i[self.arrived[i]]] = False
-                longest = 1.0 + 0.5 * np.linalg.norm(self.position[i] - centre, axis=1)
-                longest[~steps[i].any(axis=(1, 2))] *= _FIRST
+                longest = 1.0 + 0.5 * np.linalg.norm(self.position[i] - centres[i], axis=1)
+                longest[~steps[i].any(axis=(1, 2))] *= FIRST_STEP
                 share[i] = np.minimum(1.0, longest / np.maximum(np.linalg.norm(direction[i], axis=1), 1e-300))
+                gain = share[i] * (1.0 - 0.5 * share[i]) * (self.gradient[i] * direction[i]).sum(axis=1)
+                self.arrived[i] = gain < enough
+                going[i[self.arrived[i]]] = False
             i = np.flatnonzero(going)
             if not i.size or self.spent + i.size > limit:
                 break
@@ -105,8 +110,8 @@ class Ascents:
         return self
 
     @classmethod
-    def _begin(cls, density: Density, start: np.ndarray, centre: np.ndarray, limit: int) -> Ascents:
-        """Evaluate the starts; those where the density is not finite are moved half the way to the centre, thrice."""
+    def _begin(cls, density: Density, start: np.ndarray, centres: np.ndarray, limit: int) -> Ascents:
+        """Evaluate the starts; those where the density is not finite are moved half the way to their centres, thrice."""
         n, d = start.shape
         lp = np.full(n, np.nan)
         gradient = np.zeros((n, d))
@@ -116,7 +121,7 @@ class Ascents:
             lp[missing], gradient[missing] = density(start[missing])
             evaluations += missing.size
             missing = missing[~np.isfinite(lp[missing])]
-            start[missing] = centre + 0.5 * (start[missing] - centre)
+            start[missing] = centres[missing] + 0.5 * (start[missing] - centres[missing])
         lp[missing] = np.nan
         return cls(start, lp, gradient, np.zeros(n, bool), np.ones(n), evaluations)
 

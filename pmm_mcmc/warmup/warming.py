@@ -18,6 +18,7 @@ from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.warmup import timetable
 from pmm_mcmc.warmup.block_checks import narrowness, past_transient, replacements
+from pmm_mcmc.warmup.low_starts import raised_starts
 from pmm_mcmc.warmup.mode_search import SearchOutcome, search_modes
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.schedule import Warmup
@@ -94,6 +95,10 @@ class Warming:
         bad = np.flatnonzero(~np.isfinite(gradients).all(axis=1))
         if bad.size:
             raise ValueError(f"starts[{bad[0]}]: the log density or its gradient is not finite there; start elsewhere")
+        n_grad = np.full(len(starts), 2)
+        if length > 0:
+            starts, gradients, spent = raised_starts(engine, starts, gradients, density_parameters)
+            n_grad += spent
         if length == 0:
             warmup = None
             tuned = fixed_setting(arguments, starts[0], density_parameters)
@@ -112,7 +117,7 @@ class Warming:
             )
             tuned = warmup.tuned
         ensemble = Ensemble.start(engine, tuned.coordinates, starts, rng)
-        return cls(ensemble, tuned, warmup, np.full(len(starts), 2), length=length)
+        return cls(ensemble, tuned, warmup, n_grad, length=length)
 
     @property
     def finished(self) -> bool:

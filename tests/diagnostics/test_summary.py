@@ -84,6 +84,11 @@ def test_nothing_is_shown_as_zero_that_is_not(dt):
         assert "-0" not in cells and not any(set(cell) <= set("-0.") and "." in cell for cell in cells)
 
 
+def test_what_is_not_finite_is_not_shown_as_zero():
+    table = pd.DataFrame({"mean_cv": [np.nan, 1.0], "mcse_cv": [np.nan, 0.1], "sd": [np.nan, 1.0]}, index=["a", "b"])
+    assert str(rounded(table, "auto")).splitlines()[1].split() == ["a", "nan", "nan", "nan"]
+
+
 def counted(monkeypatch):
     calls = []
     columns = tables._columns

@@ -1,0 +1,85 @@
+"""Starts where the log density is lower by orders of magnitude, and starts that stay where they are."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numba import cfunc
+from reference import engine
+
+import pmm_mcmc as pmm
+from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.model.native import SIGNATURE
+from pmm_mcmc.warmup.low_starts import raised_starts
+from pmm_mcmc.warmup.warming import Warming
+
+
+def cubic_regression(seed=3, n=40):
+    """Counts that follow a cubic: at a start within 2 of 0 in each coefficient the linear predictor may be 40."""
+    rng = np.random.default_rng(seed)
+    year = np.linspace(-1.7, 2.5, n)
+    terms = np.stack([np.ones(n), year, year**2, year**3], axis=1)
+    counts = rng.poisson(np.exp(terms @ [4.0, 1.2, 0.1, -0.3]))
+
+    def log_density(x):
+        predictor = terms @ x
+        return jnp.sum(counts * predictor - jnp.exp(predictor)) - 0.5 * jnp.sum((x / 10.0) ** 2)
+
+    return log_density
+
+
+@cfunc(SIGNATURE)
+def scaled(x, gradient, table, n):
+    # A Gaussian with standard deviation 10^-table[0].
+    precision = 100.0 ** table[0]
+    lp = 0.0
+    for i in range(n):
+        lp -= 0.5 * precision * x[i] * x[i]
+        gradient[i] = -precision * x[i]
+    return lp
+
+
+def gaussian(exponent):
+    """Return arguments and the engine of a Gaussian in six coordinates with standard deviation 10^-exponent."""
+    arguments = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
+    return arguments, engine(arguments.kernel, 6, scaled, np.array([exponent]))
+
+
+def test_starts_of_the_order_of_the_posterior_stay():
+    arguments, run = gaussian(0)
+    starts = 4.0 * np.random.default_rng(2).normal(size=(5, 6))
+    gradients = run.gradient_at(starts)
+    raised, slopes, spent = raised_starts(run, starts, gradients)
+    np.testing.assert_array_equal(raised, starts)
+    np.testing.assert_array_equal(slopes, gradients)
+    assert not spent.any()
+    np.testing.assert_array_equal(Warming.start(run, arguments, starts, 100, np.random.default_rng(1)).n_grad, 2)
+
+
+def test_a_low_start_ascends_to_where_no_step_promises_as_many_nats_as_coordinates():
+    _, run = gaussian(4)
+    rng = np.random.default_rng(2)
+    starts = rng.uniform(-2.0, 2.0, size=(40, 6))
+    starts[7] = 5e-5 * rng.normal(size=6)
+    raised, gradients, spent = raised_starts(run, starts, run.gradient_at(starts))
+    np.testing.assert_array_equal(raised[7], starts[7])
+    # Of a Gaussian the next step, to the maximum, promises all that is missing.
+    assert (0.5 * (raised / 1e-4) ** 2).sum(axis=1).max() < 6.0
+    np.testing.assert_array_equal(gradients, run.gradient_at(raised))
+    assert 0 < spent.min() and spent.max() < 20
+
+
+def test_a_warm_up_counts_what_low_starts_have_spent():
+    arguments, run = gaussian(4)
+    starts = np.random.default_rng(2).uniform(-2.0, 2.0, size=(4, 6))
+    spent = raised_starts(run, starts, run.gradient_at(starts))[2]
+    warming = Warming.start(run, arguments, starts, 100, np.random.default_rng(1))
+    np.testing.assert_array_equal(warming.n_grad, 2 + spent)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_regression_whose_predictor_is_absurd_at_its_starts_is_sampled(seed):
+    log_density = cubic_regression()
+    starts = np.random.default_rng(seed).uniform(-4.0, 4.0, size=(4, 4))
+    assert min(float(log_density(x)) for x in starts) < -1e9
+    dt = pmm.sample(model=pmm.LogDensity.from_jax(log_density, 4), initvals=starts, random_seed=seed, progressbar=False)
+    assert pmm.verdict(dt).state == "trusted"
