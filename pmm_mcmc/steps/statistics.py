@@ -9,8 +9,7 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import Chunk
+from pmm_mcmc.engines.contract import Chunk, TunedParameters
 from pmm_mcmc.steps.chain import Chain
 from pmm_mcmc.warmup.other_modes import OTHER_MODES, OtherModes
 

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.arguments import Block, TunedParameters
+from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.tempering.path import Points, TemperingPath
 from pmm_mcmc.warmup.ascent import Ascents, Density
+from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.mode_search import along_coordinates, search_modes
 from pmm_mcmc.warmup.other_modes import OtherModes
 

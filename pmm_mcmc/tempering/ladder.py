@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.engines.arguments import TunedParameters
+from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.langevin.tempering import swap_log_ratio
 from pmm_mcmc.model.mixture import GaussianMixture
 from pmm_mcmc.tempering.log_evidence import LadderSums

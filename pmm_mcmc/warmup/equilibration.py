@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Engine, in_model_coordinates
+from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.contract import Chunk, Engine, TunedParameters, in_model_coordinates
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import GHMC, METHODS, OVERDAMPED, Kernel
 from pmm_mcmc.warmup.block_checks import steps_for_autocorrelation

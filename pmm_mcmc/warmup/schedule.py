@@ -16,10 +16,11 @@ import numpy as np
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import diagonal_scale
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Engine
+from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.contract import Engine, TunedParameters
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED
 from pmm_mcmc.warmup import block_checks, step_size, timetable
+from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.block_checks import narrowness, past_transient, replacements, steps_for_autocorrelation
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.friction import FRICTIONS, FrictionTrial, default_friction, largest_spread

@@ -24,9 +24,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Engine, log_det_of
+from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.contract import Engine, TunedParameters, log_det_of
 from pmm_mcmc.warmup import block_checks, step_size, timetable
+from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.elsewhere import leads_elsewhere
 from pmm_mcmc.warmup.schedule import Warmup

@@ -16,9 +16,10 @@ from tuning_cases import BIAS_TARGET, RECYCLED, UNADJUSTED, settings_of
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import diagonal_scale
-from pmm_mcmc.engines.arguments import Block, MethodArguments
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.methods import METHODS
 from pmm_mcmc.warmup import block_checks
+from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.block_checks import narrowness, past_transient, replacements, steps_for_autocorrelation
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.step_size import allowed_error, curvature_bound, midpoint_count, rare_curvature, safe_step
