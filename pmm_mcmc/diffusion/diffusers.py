@@ -72,6 +72,7 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
 
     _compatibles = [e.name for e in KarrasDiffusionSchedulers]  # noqa: RUF012
 
+    # Every argument is an entry of the configuration: diffusers reads from a pipeline's those that the signature names.
     @register_to_config
     def __init__(
         self,
@@ -106,7 +107,7 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         if rescale_betas_zero_snr:
             betas = rescale_zero_terminal_snr(torch.from_numpy(betas)).numpy()
         self._schedule = DiffusionSchedule.from_betas(betas, variant)
-        self._estimates = self._schedule.prediction(_PREDICTIONS[prediction_type])
+        self._estimates = self._schedule.estimates(_PREDICTIONS[prediction_type])
         # Errors in these do not depend on the number of steps: they are raised here, not by set_timesteps.
         self._blocks = Blocks((self._schedule.N, 0), midpoint, frozen)
         make_table(self._schedule, self._blocks, "x0" if clip_sample else _PREDICTIONS[prediction_type])
@@ -155,7 +156,7 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         else:
             blocks = self._make_blocks(int(num_inference_steps))  # type: ignore[arg-type]
         kind = "x0" if self.config.clip_sample else _PREDICTIONS[self.config.prediction_type]
-        self._lay_out(self._schedule, blocks, kind, np.arange(-1, self._schedule.N), device)
+        self._list_calls(self._schedule, blocks, kind, np.arange(-1, self._schedule.N), device)
 
     def _make_blocks(self, n_steps: int) -> Blocks:
         """Return blocks as the configuration says."""
@@ -206,12 +207,12 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         data = float(self._estimates.x0_x[level]) * sample + float(self._estimates.x0_f[level]) * output
         if self.config.clip_sample:
             data = output = data.clamp(-self.config.clip_sample_range, self.config.clip_sample_range)
-        y, _ = self._take(index, sample, output, generator, dtype)
+        y, _ = self._call(index, sample, output, generator, dtype)
         if not return_dict:
             return y.to(dtype), data.to(dtype)
         return PoissonMidpointSchedulerOutput(prev_sample=y.to(dtype), pred_original_sample=data.to(dtype))
 
-    def _at(self, timesteps: torch.Tensor, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _shares(self, timesteps: torch.Tensor, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the shares of data and noise at timesteps, in the shape of samples."""
         shape = (-1, *(1,) * (like.ndim - 1))
         signal = self.alphas_cumprod[timesteps.to(self.alphas_cumprod.device)].reshape(shape)
@@ -219,12 +220,12 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
 
     def add_noise(self, original_samples: torch.Tensor, noise: torch.Tensor, timesteps: torch.Tensor) -> torch.Tensor:
         """Return the samples with the noise that they have at the timesteps."""
-        r, s = self._at(timesteps, original_samples)
+        r, s = self._shares(timesteps, original_samples)
         return r * original_samples + s * noise
 
     def get_velocity(self, sample: torch.Tensor, noise: torch.Tensor, timesteps: torch.Tensor) -> torch.Tensor:
         """Return what a network with ``prediction_type="v_prediction"`` is trained on."""
-        r, s = self._at(timesteps, sample)
+        r, s = self._shares(timesteps, sample)
         return r * noise - s * sample
 
 

@@ -29,7 +29,7 @@ def gains(schedule: DiffusionSchedule, kind: str | float, variances: np.ndarray)
     total = signal * variances + noise
     if kind == "x0":
         return np.sqrt(signal) * variances / total
-    x0_x, x0_f, eps_x, eps_f = (column[:, None] for column in schedule.prediction(kind))
+    x0_x, x0_f, eps_x, eps_f = (column[:, None] for column in schedule.estimates(kind))
     by_noise = eps_f != 0.0
     data = np.sqrt(signal) * variances / total
     divisor = np.where(by_noise, eps_f, np.where(x0_f != 0.0, x0_f, 1.0))
