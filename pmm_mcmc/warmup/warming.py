@@ -18,12 +18,12 @@ from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.warmup import timetable
 from pmm_mcmc.warmup.block import Block
-from pmm_mcmc.warmup.block_checks import narrowness, past_transient, replacements
 from pmm_mcmc.warmup.mode_search import SearchOutcome, search_modes
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import fixed_setting
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
+from pmm_mcmc.warmup.transient import narrowness, past_transient, replacements
 
 __all__ = ["FEWEST", "Warming", "training_chains"]
 
