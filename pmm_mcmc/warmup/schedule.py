@@ -79,7 +79,7 @@ class Warmup:
     _extensions: int = 0  # checks beyond ``length``
     _step_share: float = 1.0  # of the step that the curvature allows: the largest that is taken
     _curvature: float = 1.0  # the largest that matters to the step, in whitened coordinates
-    _local_curvature: LocalCurvature = field(default_factory=LocalCurvature)
+    _steepest: LocalCurvature = field(default_factory=LocalCurvature)
     _friction_tried: bool = False  # whether there was a trial of frictions, or no need of one
     _trial: FrictionTrial | None = None
 
@@ -106,9 +106,7 @@ class Warmup:
         self = cls(arguments, length, tuned, least, shortest, ends)
         nothing = np.zeros((1, len(position)))
         window = Block(position[None], gradient[None], *[nothing] * 5)
-        self._curvature = block_checks.curvature(
-            arguments, tuned.coordinates, window, nothing == 0.0, self._local_curvature
-        )
+        self._curvature = block_checks.curvature(arguments, tuned.coordinates, window, nothing == 0.0, self._steepest)
         self._set_step(step_size.first_step(arguments, self.tuned, self._curvature))
         self.boundary = self._next_boundary(1)
         return self
@@ -150,7 +148,7 @@ class Warmup:
     @property
     def n_grad(self) -> int:
         """Gradients that updates have evaluated so far, for all chains together."""
-        return self._local_curvature.evaluations
+        return self._steepest.evaluations
 
     def update(self, engine: Engine | None = None) -> TunedParameters:
         """End the block; return the setting of the next one or, after the last, of the draws.
@@ -167,7 +165,11 @@ class Warmup:
         failed_check = self.passed is False and step_size.found_by_curvature(self.arguments)
         if self.ends != "length" and self.ready:
             self.stop()
-        if self.finished and not (failed_check and self._extend(block)):
+        if self.finished and failed_check and self._extensions < THRESHOLDS.most_extensions:
+            # The step has shrunk: one more check, so that the final setting is checked.
+            self._extensions += 1
+            self.length += timetable.extension(block.lp.shape[1], chains)
+        if self.finished:
             return self.finish()
         self.boundary = self._next_boundary(chains)
         return self.tuned
@@ -197,14 +199,6 @@ class Warmup:
         self.tuned = self.tuned._replace(steps_per_draw=self._steps_per_draw())
         return self.tuned
 
-    def _extend(self, block: Block) -> bool:
-        """Add a check after one that failed at the end, so that the final setting is checked; return whether it did."""
-        self._extensions += 1
-        if self._extensions > THRESHOLDS.most_extensions:
-            return False
-        self.length += timetable.extension(block.lp.shape[1], len(block.lp))
-        return True
-
     # -- adapting ----------------------------------------------------------------------------------------------------
 
     def _adapt(self, engine: Engine | None) -> None:
@@ -214,12 +208,11 @@ class Warmup:
             self._fit_noncentring(engine.structure, length)
         block = self.blocks[-1]
         d = block.position.shape[2]
-        n = block.lp.shape[1]
         window = Block.newest(self.blocks, length)
         self.blocks = [window]
         usable = past_transient(-window.lp, d, narrowness(block.gradient, d))
         if self.replaces:
-            self.source = replacements(usable[:, -n:], block.unstable)
+            self.source = replacements(usable[:, -block.lp.shape[1] :], block.unstable)
         if self._trial is not None:
             self._record_trial(block)
         elif self._fit_setting(window, usable, engine, block):
@@ -264,11 +257,11 @@ class Warmup:
     def _fit_coordinates(self, window: Block, usable: np.ndarray, engine: Engine | None) -> None:
         coordinates = block_checks.fitted_coordinates(self.arguments, self.tuned.coordinates, window, usable)
         self.tuned = self.tuned._replace(coordinates=coordinates)
-        gradient_at = (
-            None if engine is None else partial(engine.gradient_at, density_parameters=coordinates.density_parameters)
-        )
+        gradient_at = None
+        if engine is not None:
+            gradient_at = partial(engine.gradient_at, density_parameters=coordinates.density_parameters)
         self._curvature = block_checks.curvature(
-            self.arguments, coordinates, window, usable, self._local_curvature, gradient_at
+            self.arguments, coordinates, window, usable, self._steepest, gradient_at
         )
 
     def _adapt_step(self, window: Block, usable: np.ndarray, block: Block, failure_rate: float) -> None:
@@ -350,7 +343,6 @@ class Warmup:
             return self.arguments.steps_per_draw
         positions = [block.position for block in self.blocks]
         if sum(position.shape[1] for position in positions) < THRESHOLDS.least_check:
-            return steps_for_autocorrelation(
-                self._last_positions
-            )  # after a short warm-up, or a late shrink of the step
+            # After a short warm-up, or where the step has shrunk lately.
+            return steps_for_autocorrelation(self._last_positions)
         return steps_for_autocorrelation(np.concatenate(positions, axis=1))
