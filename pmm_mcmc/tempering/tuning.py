@@ -32,7 +32,7 @@ _BLOCKS = 4
 # Draws that a level is fitted to.
 _FITTED = 4000
 # Scans of a round from whose draws between reference and posterior ascents start.
-_KEPT_HOT = 8
+_INTERMEDIATE_SCANS = 8
 # Moves between two swaps, at most.
 _MOST_MOVES = 16
 
@@ -57,12 +57,12 @@ class Tuner(Annealer):
         chains: int,
         tune: int,
         key: np.ndarray,
-        each: Callable[..., list[Moved]],
+        map_levels: Callable[..., list[Moved]],
     ):
         super().__init__(path, arguments, chains, key)
         self.fixed = fixed
         self.tune = tune
-        self._each = each
+        self._map_levels = map_levels
         self.barrier = math.nan
 
     def run(self, start: np.ndarray | None) -> Iterator[Ladder | None]:
@@ -73,7 +73,7 @@ class Tuner(Annealer):
         stages, points = yield from self.annealed(start, self.fixed.from_prior)
         ladder = yield from self._temper(stages, points)
         self.search_modes(ladder)
-        ladder.freeze(self._last)
+        ladder.freeze(self._last_log_ratio)
         yield ladder
 
     # -- tempering ---------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class Tuner(Annealer):
             if last:
                 break
             scans *= 2
-            order = np.concatenate([ladder.slot.T.ravel(), np.setdiff1d(np.arange(self.chains), ladder.slot)])
+            order = np.concatenate([ladder.chain_at.T.ravel(), np.setdiff1d(np.arange(self.chains), ladder.chain_at)])
             self._place(ladder, rejections, order)
         return ladder
 
@@ -129,7 +129,11 @@ class Tuner(Annealer):
             new_betas = equal_rejection(betas, rejections, self._pairs())
         barrier = np.concatenate([[0.0], np.cumsum(barriers(rejections))]) + 1e-6 * betas
         near = [int(np.abs(np.interp(beta, betas, barrier) - barrier[1:]).argmin()) + 1 for beta in new_betas]
-        settings = [self._at(ladder.settings[i], float(beta)) for i, beta in zip(near, new_betas, strict=True)]
+        settings = [ladder.settings[i] for i in near]
+        for k, beta in enumerate(new_betas):
+            parameters = self.path.parameters_at(float(beta))
+            coordinates = settings[k].coordinates._replace(density_parameters=parameters)
+            settings[k] = settings[k]._replace(coordinates=coordinates)
         ladder.place(new_betas, settings, self.chains // len(new_betas), order)
         ladder.n_grad = np.full(ladder.replicas, self.spent / ladder.replicas)
 
@@ -144,24 +148,24 @@ class Tuner(Annealer):
         draws: list[Points] = []
         accept: list[np.ndarray] = []
         for i in range(scans):
-            scan: Scan = ladder.advance(self.path, self._each)
+            scan: Scan = ladder.advance(self.path, self._map_levels)
             log_ratio[i] = scan.log_ratio
             log_ratio_before[i] = scan.before
             swap_rate += scan.swaps.mean(axis=0) / scans
             ladder.n_grad += scan.n_grad.sum(axis=1)
             accept.append(scan.accept.mean(axis=0))
             if i >= scans - fitting_scans and i % max(1, fitting_scans * replicas // _FITTED) == 0:
-                draws.append(Points(ladder.position[ladder.slot], ladder.evaluation[ladder.slot]))
-            if self.path.mixture is None and (i + 1) % max(1, scans // _KEPT_HOT) == 0:
-                self._hot.append(ladder.position[ladder.slot[:, 1:-1]].reshape(-1, self.path.d))
+                draws.append(Points(ladder.position[ladder.chain_at], ladder.evaluation[ladder.chain_at]))
+            if self.path.mixture is None and (i + 1) % max(1, scans // _INTERMEDIATE_SCANS) == 0:
+                self._intermediate.append(ladder.position[ladder.chain_at[:, 1:-1]].reshape(-1, self.path.d))
             if (i + 1) % max(1, scans // _BLOCKS) == 0:
                 self._adapt_steps(ladder, np.mean(accept, axis=0))
                 accept = []
             self.transition = ladder.transition
             self.spent = float(ladder.n_grad.sum())
             yield
-        self._last = log_ratio.reshape(-1, levels)
-        self._cold = [points.take((slice(None), -1)) for points in draws]
+        self._last_log_ratio = log_ratio.reshape(-1, levels)
+        self._last_draws = [points.take((slice(None), -1)) for points in draws]
         for k in range(1, levels):
             setting = ladder.settings[k]
             # Swaps that are accepted forget the log ratio, too.
@@ -184,16 +188,16 @@ class Tuner(Annealer):
     def search_modes(self, ladder: Ladder) -> None:
         """Search for modes that no draw of the last round at the posterior is in, where the reference is the prior."""
         if self.path.mixture is not None:
-            ladder.other_modes = self._others
+            ladder.other_modes = self._other_modes
             return
         rng = np.random.default_rng([*self.key.tolist(), ANNEALING, self.path.d])
-        cold = Points.joined(self._cold, np.stack)
+        draws = Points.joined(self._last_draws, np.stack)
         prior = self._draw(PRIOR_DRAWS).position
         n_grad = int(ladder.n_grad.sum())
-        hot = np.concatenate(self._hot)
-        modes, _, gradients = search_modes_of_ladder(self.path, ladder.tuned, hot, cold, prior, n_grad, rng)
-        met_before = self._others.mass > 0.0 and not modes.mass > 0.0
-        ladder.other_modes = self._others if met_before else modes
+        intermediate = np.concatenate(self._intermediate)
+        modes, _, gradients = search_modes_of_ladder(self.path, ladder.tuned, intermediate, draws, prior, n_grad, rng)
+        met_before = self._other_modes.mass > 0.0 and not modes.mass > 0.0
+        ladder.other_modes = self._other_modes if met_before else modes
         ladder.n_grad += (gradients + PRIOR_DRAWS) / ladder.replicas
 
 
