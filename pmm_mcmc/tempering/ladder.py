@@ -162,7 +162,7 @@ class Ladder:
         C = self.replicas
         N = self.pairs
         chain_at = self.chain_at
-        before = self.evaluation[chain_at, -2]
+        earlier_log_ratio = self.evaluation[chain_at, -2]
         self._put(0, path.draw((*self.key.tolist(), REFERENCE, self.scan), C))
         n_grad = np.ones((C, N + 1), np.int64)
         accept = np.ones((C, N + 1))
@@ -185,7 +185,7 @@ class Ladder:
         arrived = self.arrived
         self.restarts += arrived
         swaps = self._swap(log_ratio)
-        return Scan(draws, before, log_ratio, swaps, n_grad, accept, unstable, arrived)
+        return Scan(draws, earlier_log_ratio, log_ratio, swaps, n_grad, accept, unstable, arrived)
 
     def freeze(self, log_ratio: np.ndarray) -> None:
         """End the tuning: sums and counts begin, with constants from earlier log ratios ``(n, N + 1)``."""
