@@ -25,11 +25,15 @@ from diffusers.schedulers.scheduling_utils import (  # type: ignore[import-not-f
 from pmm_mcmc.diffusion.blocks import Blocks
 from pmm_mcmc.diffusion.diffusers_calls import MidpointCalls, PoissonMidpointSchedulerOutput
 from pmm_mcmc.diffusion.interpolation import make_table
-from pmm_mcmc.diffusion.schedule import DiffusionSchedule
+from pmm_mcmc.diffusion.schedule import DiffusionSchedule, named_betas
 
 __all__ = ["PoissonMidpointScheduler", "PoissonMidpointSchedulerOutput"]
 
+# Names of diffusers, and ours.
 _PREDICTIONS = {"epsilon": "epsilon", "sample": "x0", "v_prediction": "v"}
+_BETA_SCHEDULES = {
+    "linear": "linear", "scaled_linear": "scaled_linear", "squaredcos_cap_v2": "cosine", "sigmoid": "sigmoid",
+}  # fmt: skip
 
 
 class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
@@ -100,10 +104,15 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
             )
         if thresholding:
             raise ValueError("thresholding=True is not supported; use clip_sample=True, or leave it out")
-        if trained_betas is None:
-            betas = _betas(beta_schedule, beta_start, beta_end, num_train_timesteps)
-        else:
+        if trained_betas is not None:
             betas = np.asarray(trained_betas, dtype=float)
+        elif beta_schedule in _BETA_SCHEDULES:
+            betas = named_betas(_BETA_SCHEDULES[beta_schedule], num_train_timesteps, beta_start, beta_end)
+        else:
+            raise ValueError(
+                f"beta_schedule={beta_schedule!r} is not known; use one of {', '.join(_BETA_SCHEDULES)}, or give "
+                "trained_betas"
+            )
         if rescale_betas_zero_snr:
             betas = rescale_zero_terminal_snr(torch.from_numpy(betas)).numpy()
         self._schedule = DiffusionSchedule.from_betas(betas, variant)
@@ -227,20 +236,3 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         """Return what a network with ``prediction_type="v_prediction"`` is trained on."""
         r, s = self._shares(timesteps, sample)
         return r * noise - s * sample
-
-
-def _betas(name: str, start: float, end: float, N: int) -> np.ndarray:
-    """Return the noise added by each step of a named schedule, as diffusers has them."""
-    if name == "linear":
-        return np.linspace(start, end, N)
-    if name == "scaled_linear":
-        return np.linspace(start**0.5, end**0.5, N) ** 2
-    if name == "sigmoid":
-        return (end - start) / (1.0 + np.exp(-np.linspace(-6.0, 6.0, N))) + start
-    if name == "squaredcos_cap_v2":
-        schedule = DiffusionSchedule.named("cosine", N)
-        return 1.0 - schedule.signal[1:] / schedule.signal[:-1]
-    raise ValueError(
-        f"beta_schedule={name!r} is not known; use linear, scaled_linear, squaredcos_cap_v2 or sigmoid, or give "
-        "trained_betas"
-    )

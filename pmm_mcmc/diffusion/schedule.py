@@ -28,7 +28,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["PREDICTIONS", "VARIANTS", "Coefficients", "DiffusionSchedule", "Estimates", "flow_scale", "shifted"]
+__all__ = [
+    "PREDICTIONS", "VARIANTS", "Coefficients", "DiffusionSchedule", "Estimates", "flow_scale", "named_betas", "shifted",
+]  # fmt: skip
 
 PREDICTIONS = ("epsilon", "score", "x0", "v", "flow")
 # Variants of the exponential integrator, with the i of their variance beta / (1 + i beta).
@@ -44,6 +46,18 @@ def flow_scale(sigma: Any) -> Any:
 def shifted(u: Any, shift: float) -> Any:
     """Return a flow's noise level at the time ``u`` in (0, 1] after a ``shift`` to noise (1: none); any array type."""
     return shift * u / (1.0 + (shift - 1.0) * u)
+
+
+def named_betas(name: str, N: int, start: float, end: float) -> np.ndarray:
+    r"""Return :math:`\beta_1, \dots, \beta_N` from ``start`` to ``end``; the cosine schedule has no use of these."""
+    if name == "linear":
+        return np.linspace(start, end, N)
+    if name == "scaled_linear":
+        return np.linspace(start**0.5, end**0.5, N) ** 2
+    if name == "sigmoid":
+        return (end - start) / (1.0 + np.exp(-np.linspace(-6.0, 6.0, N))) + start
+    share = np.cos((np.arange(N + 1) / N + 0.008) / 1.008 * np.pi / 2) ** 2
+    return np.minimum(1.0 - share[1:] / share[:-1], 0.999)
 
 
 class Estimates(NamedTuple):
@@ -166,14 +180,12 @@ class DiffusionSchedule:
         """
         if N < 1:
             raise ValueError(f"N={N}: a chain needs at least one update")
-        if name == "linear":
-            return cls.from_betas(np.linspace(1e-4, 0.02, N), variant)
-        if name == "scaled_linear":
-            return cls.from_betas(np.linspace(0.00085**0.5, 0.012**0.5, N) ** 2, variant)
-        if name == "cosine":
-            share = np.cos((np.arange(N + 1) / N + 0.008) / 1.008 * np.pi / 2) ** 2
-            return cls.from_betas(np.minimum(1.0 - share[1:] / share[:-1], 0.999), variant)
-        raise ValueError(f"name={name!r} is not known; use linear, scaled_linear or cosine, or give from_betas yours")
+        if name not in ("linear", "scaled_linear", "cosine"):
+            raise ValueError(
+                f"name={name!r} is not known; use linear, scaled_linear or cosine, or give from_betas yours"
+            )
+        start, end = (1e-4, 0.02) if name == "linear" else (0.00085, 0.012)
+        return cls.from_betas(named_betas(name, N, start, end), variant)
 
     @classmethod
     def flow(cls, N: int = 1000, noise_level: float = 1.0, *, shift: float = 1.0) -> DiffusionSchedule:

@@ -294,7 +294,8 @@ class LangevinStep(ArrayStepShared):
                 if moves_all and self.n_tune:
                     self.chain.warming.prior = prior_draws(self._model, self._vars, self.chain.key)
                 return
-            moved = not np.array_equal(q, self._as_stored(self.chain.latest))
+            last = self._flat(self._as_points(self.chain.latest[None, :])[0])  # rounded to the dtypes of the variables
+            moved = not np.array_equal(q, last)
             if moved or not moves_all:
                 self.chain.relocate(self._engine, q if moved else None)
                 self._forget_ahead()
@@ -309,10 +310,6 @@ class LangevinStep(ArrayStepShared):
                     "new one after pm.set_data"
                 )
         return np.concatenate([np.ravel(point[name]) for name in self.var_names]).astype(float)
-
-    def _as_stored(self, position: np.ndarray) -> np.ndarray:
-        """Return a position rounded to the dtypes of the variables."""
-        return self._flat(self._as_points(position[None, :])[0])
 
     def _as_points(self, position: np.ndarray) -> list[PointType]:
         columns = []

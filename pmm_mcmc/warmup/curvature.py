@@ -47,13 +47,14 @@ def rare_curvature(
     It is the 99.9 % quantile for one that does not, and must be stable nearly everywhere.  Arguments are those of
     :func:`curvature_bound`.
     """
-    # Chain by chain, since these are copies of a window.
-    changes = [_changes(position[i, None], gradient[i, None], usable[i, None], remainder) for i in range(len(usable))]
-    dy, dg = (np.concatenate([_lengths(chain_changes[k]) for chain_changes in changes]) for k in (0, 1))
-    if not len(dy):
+    ratios = []
+    for i in range(len(usable)):  # chain by chain, since these are copies of a window
+        dy, dg = _changes(position[i, None], gradient[i, None], usable[i, None], remainder)
+        ratios.append(np.sqrt((dg**2).sum(axis=1)) / np.sqrt((dy**2).sum(axis=1)))
+    ratio = np.concatenate(ratios)
+    if not len(ratio):
         return 1.0
-    share = THRESHOLDS.places if refines else THRESHOLDS.nearly_all_places
-    return float(max(np.quantile(dg / dy, share), 1e-3))
+    return float(max(np.quantile(ratio, THRESHOLDS.places if refines else THRESHOLDS.nearly_all_places), 1e-3))
 
 
 def _changes(
@@ -66,10 +67,6 @@ def _changes(
     dg = np.diff(force, axis=1)[pairs]
     moved = (dy**2).sum(axis=1) > 0.0
     return dy[moved], dg[moved]
-
-
-def _lengths(rows: np.ndarray) -> np.ndarray:
-    return np.sqrt((rows**2).sum(axis=1))
 
 
 def _main_direction(rows: np.ndarray) -> np.ndarray:

@@ -79,7 +79,8 @@ def safe_step(arguments: MethodArguments, friction: float, curvature: float, tar
     if kernel.adjusted:
         raise ValueError("the step size of an adjusted method follows its acceptance rate")
     if kernel.scheme == Scheme.RECYCLED:
-        curvatures = _around_one(_rounded(curvature))
+        remainder = _rounded(curvature)
+        curvatures = 1.0 + remainder, max(1.0 - remainder, 1.0 / (1.0 + remainder))  # the largest and the smallest
         return _largest_step(kernel, _rounded(friction), 1, largest, curvatures, target)
     K = arguments.fixed_K or (32 if arguments.option == 1 else None)
     if kernel.dynamics == OVERDAMPED:
@@ -89,11 +90,6 @@ def safe_step(arguments: MethodArguments, friction: float, curvature: float, tar
     root = float(np.sqrt(curvature))
     unit = _largest_step(kernel, _rounded(friction / root), K, 2.0 * largest, (1.0,), target)
     return min(unit / root, largest)
-
-
-def _around_one(curvature: float) -> tuple[float, float]:
-    """Return the largest and smallest curvature where that of the remainder is at most ``curvature``."""
-    return 1.0 + curvature, max(1.0 - curvature, 1.0 / (1.0 + curvature))
 
 
 def _rounded(value: float) -> float:
