@@ -140,7 +140,7 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         """Set the shift of the noise levels from the next :meth:`set_timesteps` on."""
         self._shift = shift
 
-    def _multiplier(self, mu: float | None) -> float:
+    def _shift_for(self, mu: float | None) -> float:
         """Return the shift of the configuration or, if it is dynamic, of ``mu``."""
         if not self.config.use_dynamic_shifting:
             shift = self._shift
@@ -171,7 +171,7 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         if n_steps < 1:
             raise ValueError(f"num_inference_steps={n_steps}: use 1 or more; the network is called twice in each")
         N = max(self.config.num_train_timesteps, 2 * n_steps)
-        schedule = _flow(N, self.config.noise_level, self._multiplier(mu))
+        schedule = _flow(N, self.config.noise_level, self._shift_for(mu))
         return schedule, self._planned_for(schedule, n_steps)
 
     def set_timesteps(
@@ -209,7 +209,7 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
             schedule, blocks = self._planned(int(num_inference_steps), mu)  # type: ignore[arg-type]
         else:
             name = "sigmas" if timesteps is None else "timesteps"
-            schedule, blocks = self._starting_at(np.asarray(starts, dtype=float), name, self._multiplier(mu))
+            schedule, blocks = self._starting_at(np.asarray(starts, dtype=float), name, self._shift_for(mu))
         labels = schedule.sigmas * self.config.num_train_timesteps
         self._list_calls(schedule, blocks, "flow", labels.astype(np.float32), device)
         # In double precision, whatever the timesteps are rounded to.
