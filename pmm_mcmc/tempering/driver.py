@@ -31,7 +31,7 @@ from pmm_mcmc.tempering.log_evidence import LadderSums
 from pmm_mcmc.tempering.mode_weights import Modes, find_modes
 from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
 from pmm_mcmc.tempering.report import LADDER, report_of
-from pmm_mcmc.tempering.tuning import Fixed, Tuner
+from pmm_mcmc.tempering.tuning import LadderOptions, Tuner
 from pmm_mcmc.warmup.other_modes import OtherModes
 
 __all__ = ["Tempering"]
@@ -53,7 +53,7 @@ class Tempering(Driver):
         self,
         plan: SamplingPlan,
         request: Request,
-        fixed: Fixed,
+        options: LadderOptions,
         identity: dict[str, Any],
         stored: dict[str, Any],
         console: Console,
@@ -75,7 +75,7 @@ class Tempering(Driver):
             rng = np.random.default_rng(request.seed)
             key = rng.integers(0, 2**63, size=2, dtype=np.uint64)
             start = None if self.path.has_prior else starts(plan, request.initvals, request.chains, None, rng)
-            self._tuner = Tuner(self.path, plan.arguments, fixed, request.chains, request.tune, key, self._map_levels)
+            self._tuner = Tuner(self.path, plan.arguments, options, request.chains, request.tune, key, self._map_levels)
             self._tuning = self._tuner.run(start)
             console.update(True, self._tuner.tuned, 0, *self._shown(0.0))
 

@@ -21,7 +21,7 @@ from pmm_mcmc.tempering.ladder import Ladder, Scan
 from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
 from pmm_mcmc.warmup.step_size import step_for_acceptance
 
-__all__ = ["Fixed", "NoLadder", "Tuner"]
+__all__ = ["LadderOptions", "NoLadder", "Tuner"]
 
 # Scans of the first round.
 _FIRST = 16
@@ -38,12 +38,12 @@ _MOST_MOVES = 16
 
 
 @dataclass(frozen=True)
-class Fixed:
+class LadderOptions:
     """What the user fixes of a ladder: its inverse temperatures, its number of pairs, that it starts at the prior."""
 
-    betas: np.ndarray | None = None
-    pairs: int | None = None
-    from_prior: bool = False
+    betas: np.ndarray | None
+    pairs: int | None
+    from_prior: bool
 
 
 class Tuner(Annealer):
@@ -53,14 +53,14 @@ class Tuner(Annealer):
         self,
         path: TemperingPath,
         arguments: MethodArguments,
-        fixed: Fixed,
+        options: LadderOptions,
         chains: int,
         tune: int,
         key: np.ndarray,
         map_levels: Callable[..., list[Moved]],
     ):
         super().__init__(path, arguments, chains, key)
-        self.fixed = fixed
+        self.options = options
         self.tune = tune
         self._map_levels = map_levels
         self.barrier = math.nan
@@ -70,7 +70,7 @@ class Tuner(Annealer):
 
         Where there is no prior, the reference is at first a Gaussian that covers ``start`` ``(n, d)``.
         """
-        stages, points = yield from self.annealed(start, self.fixed.from_prior)
+        stages, points = yield from self.annealed(start, self.options.from_prior)
         ladder = yield from self._temper(stages, points)
         self.search_modes(ladder)
         ladder.freeze(self._last_log_ratio)
@@ -109,8 +109,8 @@ class Tuner(Annealer):
 
     def _pairs(self) -> int:
         """Return the number of pairs that the barrier asks for and the chains allow."""
-        if self.fixed.pairs is not None:
-            return self.fixed.pairs
+        if self.options.pairs is not None:
+            return self.options.pairs
         wanted = pairs_for(self.barrier)
         limit = self.chains // 2 - 1
         if limit < math.ceil(1.2 * self.barrier):
@@ -124,7 +124,7 @@ class Tuner(Annealer):
     def _place(self, ladder: Ladder, rejections: np.ndarray, order: np.ndarray) -> None:
         """Put the chains on the ladder that equal rejections ask for, with the nearest settings that there are."""
         betas = ladder.betas
-        new_betas = self.fixed.betas
+        new_betas = self.options.betas
         if new_betas is None:
             new_betas = equal_rejection(betas, rejections, self._pairs())
         barrier = np.concatenate([[0.0], np.cumsum(barriers(rejections))]) + 1e-6 * betas
