@@ -26,16 +26,8 @@ _COPIED = 2**20
 class Fold:
     """One fold: the draws ``rows[:fitted]`` to fit coefficients on, and ``rows[fitted:]``, to which they are applied.
 
-    Parameters
-    ----------
-    position, gradient : (n, d)
-        Those of all draws of the result.
-    rows : (rows,) int
-        Numbers of the draws to fit on, then of those of the fold itself.
-    fitted
-        Number of draws to fit on.
-    keep_virial
-        Whether the virial terms stay in memory.
+    ``rows`` are numbers of draws of the result, whose positions and gradients ``(n, d)`` are those of all its draws.
+    With ``keep_virial`` the virial terms stay in memory.
     """
 
     def __init__(

@@ -50,20 +50,9 @@ _BULK = 0.05
 def necks_beyond(draws: np.ndarray, coordinates: Coordinates, density: Density) -> dict[str, Any]:
     """Predict the marginal densities of coordinates along which the posterior narrows.
 
-    Parameters
-    ----------
-    draws : (n, d)
-        Positions ``z`` from all chains.
-    coordinates
-        The whitened coordinates of the run.
-    density
-        Log densities of ``z`` with gradients.
-
-    Returns
-    -------
-    dict
-        The number of ``gradients`` that were evaluated and, in ``along``, for each coordinate its number, ``side`` of
-        the neck, places and log densities there.
+    ``draws`` ``(n, d)`` are positions ``z`` from all chains, ``coordinates`` the whitened ones of the run; ``density``
+    returns log densities of ``z`` with gradients.  The result has the number of ``gradients`` that were evaluated and,
+    in ``along``, for each coordinate its number, the ``side`` of the neck, places and log densities there.
     """
     walk = _Walk(coordinates, density)
     d = draws.shape[1]

@@ -113,14 +113,8 @@ def _fit(
 ) -> dict[int | str, tuple[np.ndarray, np.ndarray]]:
     """Return for each set of terms the coefficients of the own ``(order, p)`` and of the virial terms ``(m, p)``.
 
-    Parameters
-    ----------
-    terms : (3, n, p)
-        Own terms of each function.
-    values : (n, p)
-        The functions.
-    shared
-        Virial terms about their means ``(n, m)``, and the inverse of their normal matrix, with a ridge.
+    ``terms`` ``(3, n, p)`` are the own terms of functions with ``values`` ``(n, p)``; ``shared`` are the virial terms
+    about their means ``(n, m)``, and the inverse of their normal matrix, with a ridge.
     """
     p = values.shape[1]
     h, inverse = shared

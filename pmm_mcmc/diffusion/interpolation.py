@@ -114,13 +114,7 @@ class Table(NamedTuple):
 
 
 def make_table(schedule: DiffusionSchedule, blocks: Blocks, prediction: str = "epsilon") -> Table:
-    """Return the table of the blocks, for a network that makes a ``prediction``.
-
-    Raises
-    ------
-    ValueError
-        If the first edge lies above the levels of the schedule.
-    """
+    """Return the table of the blocks, for a network that makes a ``prediction``."""
     if blocks.edges[0] > schedule.N:
         raise ValueError(f"blocks start at level {blocks.edges[0]}; the schedule has {schedule.N}. Make them for its N")
     a, b, sigma = schedule.coefficients(blocks.frozen)

@@ -186,18 +186,10 @@ class Engine(Protocol):
     ) -> Chunk:
         """Advance chains by ``rows * thin`` transitions, in place, and return every ``thin``-th one as a draw.
 
-        Parameters
-        ----------
-        setting
-            Step size, friction, K and coordinates.
-        chains
-            Their keys and the number of the first transition are all that the random numbers depend on; the number
-            stays as it is.
-        rows, thin
-            Number of draws, and of transitions for each.
-        tolerance
-            Share of the kinetic energies that is added to the largest stable rise of the energy.  Early warm-up uses
-            it: for chains that move in from far out, errors of a step are small only relative to their energy.
+        Random numbers depend on the keys of the chains and the number of their first transition alone, which stays as
+        it is.  ``tolerance`` is the share of the kinetic energies that is added to the largest stable rise of the
+        energy.  Early warm-up uses it: for chains that move in from far out, errors of a step are small only relative
+        to their energy.
         """
 
 

@@ -62,24 +62,9 @@ def _as_count(x: Any) -> Any:
 def transition(
     kernel: Kernel, parameters: Parameters, drift: Drift, chains: Chains, draws: Keyed
 ) -> tuple[Chains, Counts]:
-    """Make one transition of every chain of a group.
+    """Make one transition of every chain of a group, by the random ``draws`` of this transition.
 
-    Parameters
-    ----------
-    kernel
-        The method.
-    parameters
-        Step size, friction, K, and the limits of a stable step.
-    drift
-        Function of whitened positions that returns log densities, evaluations and drifts; NaN where not finite.
-    chains
-        The group.
-    draws
-        Random numbers of this transition.
-
-    Returns
-    -------
-    Chains, Counts
+    ``drift`` maps whitened positions to log densities, evaluations and drifts, NaN where not finite.
     """
     if kernel.adjusted:
         return _ghmc(parameters, drift, chains, draws)

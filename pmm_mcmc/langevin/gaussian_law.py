@@ -151,20 +151,9 @@ def stationary_covariance(
 ) -> np.ndarray | None:
     """Return the stationary covariance on the Gaussian of precision ``curvature``; None if second moments diverge.
 
-    Parameters
-    ----------
-    kernel
-        The method.  Adjusted ones are refused: their stationary law is the target.
-    step_size, friction, K
-        Its tuned parameters, in the coordinates of the Gaussian.  ``K=None`` is the limit of Option 2 for large K.
-    curvature
-        Second derivative of the potential.
-
-    Returns
-    -------
-    covariance : (n, n)
-        For (position, velocity), with ``n = 2`` (overdamped: the second row is zero); for (position, velocity,
-        midpoint), with ``n = 3``, in the recycled scheme.
+    It is ``(2, 2)`` for position and velocity (overdamped: the second row is zero); in the recycled scheme ``(3, 3)``,
+    with the midpoint.  Step size, friction and ``K`` are in the coordinates of the Gaussian; ``K=None`` is the limit of
+    Option 2 for large K.  Adjusted methods are refused: their stationary law is the target.
     """
     if kernel.adjusted:
         raise ValueError(f"{Scheme(kernel.scheme).name} is adjusted: its stationary law is the target")

@@ -104,12 +104,8 @@ class Chain:
     ) -> Chain:  # fmt: skip
         """Start at a position or, with ``jitter``, uniformly within one unit of it, as PyMC does for NUTS.
 
-        ``lengths`` are the numbers of draws in warm-up and after it.
-
-        Raises
-        ------
-        NotFiniteError
-            If the log density or its gradient is not finite there.
+        ``lengths`` are the numbers of draws in warm-up and after it.  Raises NotFiniteError if the log density or its
+        gradient is not finite there.
         """
         n_tune, n_draws = lengths
         d = len(position)
@@ -226,10 +222,7 @@ class Chain:
     def relocate(self, engine: NumbaEngine, position: np.ndarray | None) -> None:
         """Evaluate again, at another position or because the other variables of the model have changed.
 
-        Raises
-        ------
-        NotFiniteError
-            If the log density or its gradient is not finite there.
+        Raises NotFiniteError if the log density or its gradient is not finite there.
         """
         self.rewind()
         ensemble = self.warming.ensemble

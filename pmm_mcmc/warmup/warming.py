@@ -79,13 +79,8 @@ class Warming:
     ) -> Warming:
         """Begin at dispersed positions ``(chain, d)`` in the model's coordinates, for ``length`` transitions at most.
 
-        The last blocks check the setting, if it is to be ``checked``: an equilibration checks its own.
-
-        Raises
-        ------
-        ValueError
-            If the log density or its gradient is not finite at one of the starts, or if ``length`` is 0 and the step
-            size is not given.
+        The last blocks check the setting, if it is to be ``checked``: an equilibration checks its own.  Starts without
+        a finite log density and gradient are an error, and so is a ``length`` of 0 without a step size.
         """
         if length == 0:
             fixed_setting(arguments, starts[0])
