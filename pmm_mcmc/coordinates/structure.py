@@ -35,12 +35,10 @@ _NUMBERS = 2_000_000
 class Structure:
     """How the chains of a model or density are non-centred.
 
+    Of ``d`` coordinates; each of the ``children`` comes after those that it depends on.
+
     Parameters
     ----------
-    d
-        Number of coordinates.
-    children
-        In an order in which each comes after the children that it depends on.
     scales
         Function from positions ``p`` ``(n, d)`` to a list of locations ``mu`` and scales ``L``, one pair a child:
         ``(n, m)`` and ``(n, m)`` elementwise, ``(n, G, K)`` and ``(n, K, K)`` grouped or dense; of a walk ``(n, m)``

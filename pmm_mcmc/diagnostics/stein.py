@@ -150,24 +150,13 @@ def corrected(
     *,
     unbiased: bool = False,
 ) -> Corrected:
-    """Estimate the posterior expectations of functions of the parameters.
+    """Estimate the posterior expectations of functions with ``values`` ``(chain, draw, p)`` at the draws of ``folds``.
 
-    Parameters
-    ----------
-    values : (chain, draw, p)
-        The functions at the draws.
-    folds
-        The draws with their gradients.
-    coordinate : (p,) int, optional
-        The coordinate that a function equals, or -1: its direction need not be estimated.
-    follow : (chain, draw, p), optional
-        Functions whose directions are used; default ``values``.  A squared deviation does not vary with a direction
-        linearly, and uses that of the deviation.
-    unbiased
-        Whether the draws have no bias: then nothing is added to errors for what a correction leaves of it.
+    ``coordinate`` ``(p,)`` is the coordinate that a function equals, or -1: its direction need not be estimated.  The
+    directions are those of ``follow`` ``(chain, draw, p)``, by default of the functions: a squared deviation, which
+    varies with no direction linearly, uses that of the deviation.  To errors of draws that are not ``unbiased`` is
+    added what a correction leaves of the bias.
 
-    Notes
-    -----
     The identity needs a density that vanishes at infinity; on the unconstrained scale there are no boundary terms.
     Draws with wrong weights of separate modes fulfil it.
     """
