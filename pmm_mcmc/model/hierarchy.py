@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -25,47 +25,23 @@ from pmm_mcmc.coordinates.signs import Signs
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.coordinates.walk import noncentred_walk
 from pmm_mcmc.model.families import Law
+from pmm_mcmc.model.model_density import Layout, ModelDensity
 from pmm_mcmc.model.outputs import python_function
 from pmm_mcmc.model.reading import read
 from pmm_mcmc.model.signs import signed_scales
 from pmm_mcmc.model.split_density import SplitDensity, concatenate
 
-__all__ = ["Composed", "compose"]
-
-
-class Composed(NamedTuple):
-    """A log density in non-centred coordinates.
-
-    Attributes
-    ----------
-    structure
-        What is non-centred.
-    flat
-        The input ``z``.
-    logp, gradient
-        Log density of ``z`` and its gradient.
-    evaluation
-        That gradient; ``x``, the gradient of the model's log density there and the log determinant, in one vector.
-    noncentring
-        The shared variable of the non-centring's parameters.
-    """
-
-    structure: Structure
-    flat: Any
-    logp: Any
-    gradient: Any
-    evaluation: Any
-    noncentring: Any
+__all__ = ["compose"]
 
 
 def compose(
     model: pm.Model,
     vars: Sequence[Any],
-    layout: Sequence[tuple[str, tuple[int, ...], int, Any]],
+    layout: Layout,
     density: SplitDensity,
     start: np.ndarray,
     choices: Mapping[str, str],
-) -> Composed | None:
+) -> ModelDensity | None:
     """Read what is to be non-centred, and compose the change of variables into the log density.
 
     Parameters
@@ -77,65 +53,65 @@ def compose(
 
     Returns
     -------
-    Composed or None
+    ModelDensity or None
         None where there is nothing to non-centre.
     """
     flat = density.flat()
-    reading = read(model, vars, layout, flat, start, choices)
-    if reading is None:
+    hierarchy = read(model, vars, layout, flat, start, choices)
+    if hierarchy is None:
         return None
 
     def log_density() -> Any:
         logp, gradients = density.at(density.cut(flat))
         return python_function([flat], [logp, concatenate(gradients)])
 
-    signed, flips = signed_scales(reading, log_density)
-    if not reading.children and not len(signed):
+    signs = signed_scales(hierarchy, log_density)
+    if not hierarchy.children and not len(signs.signed):
         return None
-    children = reading.described()
+    children = hierarchy.named_children()
     ends = np.cumsum([0, *(child.n_parameters for child in children)])
-    n_parameters = (int(ends[-1]) + len(signed),)  # known shapes are not checked at every call
+    n_parameters = (int(ends[-1]) + len(signs.signed),)  # known shapes are not checked at every call
     noncentring = pytensor.shared(
         np.zeros(n_parameters, dtype=flat.dtype), name="parameters of the non-centring", shape=n_parameters
     )
 
+    # From z to p, from p to the children's x, and from there to the model's log density.
     z = flat.type("z")
-    folded, of_signs = _folded(z, noncentring[int(ends[-1]) :], signed, flips) if len(signed) else (z, 0.0)
-    cut = dict(zip(vars, density.cut(folded), strict=True))
-    values, log_det = reading.values(cut)
-    for read_child, child, end in zip(reading.children, children, ends[1:], strict=True):
+    p, of_signs = _without_signs(z, noncentring[int(ends[-1]) :], signs) if len(signs.signed) else (z, 0.0)
+    blocks = dict(zip(vars, density.cut(p), strict=True))
+    values, log_det = hierarchy.values(blocks)
+    for variable, child, end in zip(hierarchy.children, children, ends[1:], strict=True):
         a, h = child.split(noncentring[int(end) - child.n_parameters : int(end)])
-        x, more = _placed(child, reading.law_at(read_child, values), a, h, cut[read_child.value])
-        values[read_child.value] = x.reshape(child.shape).astype(read_child.value.dtype)
-        log_det = log_det + more
-    parts = [values[var].ravel().astype(flat.dtype) for var in vars]
-    lp_x, by_part = density.at(parts)
-    product = sum((g * block).sum() for block, g in zip(parts, by_part, strict=True))
-    g = concatenate(pytensor.grad(product + log_det, list(cut.values()), consider_constant=by_part))
-    if len(signed):
-        g = pytensor.grad((g * folded).sum() + of_signs, z, consider_constant=[g])
+        x, of_child = _placed(child, hierarchy.law_at(variable, values), a, h, blocks[variable.value])
+        values[variable.value] = x.reshape(child.shape).astype(variable.value.dtype)
+        log_det = log_det + of_child
+    x_blocks = [values[var].ravel().astype(flat.dtype) for var in vars]
+    lp_x, gradients = density.at(x_blocks)
+    product = sum((g * block).sum() for block, g in zip(x_blocks, gradients, strict=True))
+    g = concatenate(pytensor.grad(product + log_det, list(blocks.values()), consider_constant=gradients))
+    if len(signs.signed):
+        g = pytensor.grad((g * p).sum() + of_signs, z, consider_constant=[g])
     log_det = log_det + of_signs
-    evaluation = concatenate([g, *parts, *by_part, log_det])
-    pull = _pull_function(z, concatenate(parts), log_det, noncentring)
-    factors = list(reading.factors.values())
-    signs = Signs(signed, flips, reading.by_hand(signed))
-    structure = Structure(len(start), children, reading.scales, pull, signs, factors)
-    return Composed(structure, z, lp_x + log_det, g, evaluation, noncentring)
+    evaluation = concatenate([g, *x_blocks, *gradients, log_det])
+    pull = _pull_function(z, concatenate(x_blocks), log_det, noncentring)
+    structure = Structure(len(start), children, hierarchy.scales, pull, signs, list(hierarchy.factors.values()))
+    return ModelDensity(layout, z, lp_x + log_det, g, evaluation, structure.width, structure, noncentring)
 
 
-def _folded(z: Any, log_unit: Any, signed: np.ndarray, flips: np.ndarray) -> tuple[Any, Any]:
+def _without_signs(z: Any, log_c: Any, signs: Signs) -> tuple[Any, Any]:
     """Return ``z`` with positive signs and the logarithms of signed scales, and the log determinant of these."""
+    flips = signs.flips
     d = len(flips)
     sign = pt.concatenate([pt.where(z < 0.0, -1.0, 1.0), [1.0]]).astype(z.dtype)
-    folded = z * sign[flips[:, 0]]
+    positive = z * sign[flips[:, 0]]
     if (flips[:, 1] >= 0).any():
-        folded = folded * sign[flips[:, 1]]
-    is_signed = np.isin(np.arange(d), signed)
-    v = pt.where(is_signed, folded, 1.0)
-    order = np.where(is_signed, np.searchsorted(signed, np.arange(d)), 0)
-    logs = (log_unit[order] + pt.log(pt.sinh(v))).astype(z.dtype)
+        positive = positive * sign[flips[:, 1]]
+    is_signed = np.isin(np.arange(d), signs.signed)
+    v = pt.where(is_signed, positive, 1.0)
+    order = np.where(is_signed, np.searchsorted(signs.signed, np.arange(d)), 0)
+    logarithms = (log_c[order] + pt.log(pt.sinh(v))).astype(z.dtype)
     log_det = -pt.where(is_signed, pt.log(pt.tanh(v)), 0.0).sum()
-    return pt.where(is_signed, logs, folded), log_det.astype(z.dtype)
+    return pt.where(is_signed, logarithms, positive), log_det.astype(z.dtype)
 
 
 def _placed(child: Child, law: Law, a: Any, h: Any, z: Any) -> tuple[Any, Any]:

@@ -134,7 +134,7 @@ class JaxDensity(LogDensity):
 
     @classmethod
     def from_model(cls, density: Any) -> JaxDensity:
-        """Compile a :class:`pmm_mcmc.model.log_density.ModelDensity` with pytensor's JAX backend.
+        """Compile a :class:`pmm_mcmc.model.model_density.ModelDensity` with pytensor's JAX backend.
 
         At its first use that backend sets JAX to the precision of ``pytensor.config.floatX``, as for PyMC's own JAX
         samplers.
