@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import carray, cfunc, njit
 
+from pmm_mcmc.coordinates.child import parameter_slices
 from pmm_mcmc.coordinates.elementwise import elementwise
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.c_function import CFunction, call_function
-from pmm_mcmc.model.children import described
+from pmm_mcmc.model.children import noncentred_children
 from pmm_mcmc.model.native import SIGNATURE, as_pointer
 
 __all__ = [
@@ -228,15 +229,11 @@ def elements_of(
     ValueError
         If a choice names a child that does not exist.
     """
-    noncentred = described(children, choices)
+    noncentred = noncentred_children(children, choices)
     if not noncentred:
         return None
     laws = [children[child.name][1:] for child in noncentred]
-    ends = np.cumsum([0, *(child.n_parameters for child in noncentred)])
-    order = [
-        begin + np.arange(child.n_parameters).reshape(2, child.size).T
-        for begin, child in zip(ends, noncentred, strict=False)
-    ]
+    order = [np.arange(s.start, s.stop).reshape(2, -1).T for s in parameter_slices(noncentred)]
     elements = Elements(
         np.concatenate([np.arange(d)[child.at] for child in noncentred]),
         np.concatenate([np.stack([mu.coordinate, L.coordinate], axis=1) for mu, L in laws]),

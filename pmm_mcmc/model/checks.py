@@ -13,7 +13,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 
 from pmm_mcmc.model.initial_points import checked_values, for_chains
-from pmm_mcmc.model.outputs import python_function
+from pmm_mcmc.model.interpreted import python_function
 
 __all__ = [
     "check_direction",

@@ -18,15 +18,15 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import Split
 from pytensor.tensor.shape import Shape
 
-from pmm_mcmc.coordinates.child import Child
+from pmm_mcmc.coordinates.child import Child, parameter_slices
 from pmm_mcmc.coordinates.elementwise import placed
 from pmm_mcmc.coordinates.groups import noncentred_groups
 from pmm_mcmc.coordinates.signs import Signs
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.coordinates.walk import noncentred_walk
 from pmm_mcmc.model.families import Law
+from pmm_mcmc.model.interpreted import python_function
 from pmm_mcmc.model.model_density import Layout, ModelDensity
-from pmm_mcmc.model.outputs import python_function
 from pmm_mcmc.model.reading import read
 from pmm_mcmc.model.signs import signed_scales
 from pmm_mcmc.model.split_density import SplitDensity, concatenate
@@ -69,19 +69,19 @@ def compose(
     if not hierarchy.children and not len(signs.signed):
         return None
     children = hierarchy.named_children()
-    ends = np.cumsum([0, *(child.n_parameters for child in children)])
-    n_parameters = (int(ends[-1]) + len(signs.signed),)  # known shapes are not checked at every call
+    n_of_children = sum(child.n_parameters for child in children)
+    n_parameters = (n_of_children + len(signs.signed),)  # known shapes are not checked at every call
     noncentring = pytensor.shared(
         np.zeros(n_parameters, dtype=flat.dtype), name="parameters of the non-centring", shape=n_parameters
     )
 
     # From z to p, from p to the children's x, and from there to the model's log density.
     z = flat.type("z")
-    p, of_signs = _without_signs(z, noncentring[int(ends[-1]) :], signs) if len(signs.signed) else (z, 0.0)
+    p, of_signs = _without_signs(z, noncentring[n_of_children:], signs) if len(signs.signed) else (z, 0.0)
     blocks = dict(zip(vars, density.cut(p), strict=True))
     values, log_det = hierarchy.values(blocks)
-    for variable, child, end in zip(hierarchy.children, children, ends[1:], strict=True):
-        a, h = child.split(noncentring[int(end) - child.n_parameters : int(end)])
+    for variable, child, indices in zip(hierarchy.children, children, parameter_slices(children), strict=True):
+        a, h = child.split(noncentring[indices])
         x, of_child = _placed(child, hierarchy.law_at(variable, values), a, h, blocks[variable.value])
         values[variable.value] = x.reshape(child.shape).astype(variable.value.dtype)
         log_det = log_det + of_child

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -104,8 +103,7 @@ class JaxDensity(LogDensity):
             def values(density_parameters: np.ndarray | None) -> list[np.ndarray]:
                 return [structure.initial_noncentring() if density_parameters is None else density_parameters]
 
-            self._noncentred[key] = JaxDensity(both, self.d, values, structure=structure)
-            self._noncentred[key].described_as(self)
+            self._noncentred[key] = self._derived(JaxDensity(both, self.d, values, structure=structure))
         return self._noncentred[key]
 
     def tempered(self) -> JaxDensity:
@@ -127,10 +125,15 @@ class JaxDensity(LogDensity):
             def values(density_parameters: np.ndarray | None) -> list[np.ndarray]:
                 return [empty if density_parameters is None else density_parameters, *self._values(None)]
 
-            self._path = JaxDensity(both, d, values, self.static)
+            self._path = self._derived(JaxDensity(both, d, values, self.static))
             self._path.width = width_of(d)
-            self._path.described_as(self)
         return self._path
+
+    def _derived(self, density: JaxDensity) -> JaxDensity:
+        """Give a density of the same coordinates this one's names, reasons, starts and prior."""
+        for name in ("layout", "explain", "start", "prior"):
+            setattr(density, name, getattr(self, name))
+        return density
 
     @classmethod
     def from_model(cls, density: Any) -> JaxDensity:
@@ -145,7 +148,9 @@ class JaxDensity(LogDensity):
 
         def compiled(single: bool) -> Any:
             # Compilation moves constants to the device, in the current precision.
-            with double_precision(), jax.enable_x64(not single), jax.ensure_compile_time_eval(), _quiet():
+            with double_precision(), jax.enable_x64(not single), jax.ensure_compile_time_eval():
+                # Constants may be in double precision, where single was requested.
+                warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
                 return pytensor.function([flat], outputs, mode="JAX", trust_input=True, on_unused_input="ignore")
 
         double = compiled(False)
@@ -208,13 +213,3 @@ class JaxDensity(LogDensity):
                 single = jax.make_jaxpr(both)(*shapes)
         lp, gradient = jaxpr_as_fun(single)(x.astype(jnp.float32), *shared)
         return lp, gradient
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        # Checks of parameters cannot be traced; the log density has no meaning out of their range.
-        warnings.filterwarnings("ignore", "Skipping", UserWarning)
-        # Constants may be in double precision, where single was requested.
-        warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
-        yield

@@ -18,7 +18,7 @@ from pytensor.tensor.random.type import RandomType
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.checks import check_free, missing_data
 from pmm_mcmc.model.hierarchy import compose
-from pmm_mcmc.model.initial_points import initial_point
+from pmm_mcmc.model.initial_points import flat_position, initial_point
 from pmm_mcmc.model.model_cache import model_cache, state_of
 from pmm_mcmc.model.model_density import Layout, ModelDensity
 from pmm_mcmc.model.split_density import SplitDensity, concatenate
@@ -147,7 +147,7 @@ def model_density(
             f"reparametrise={dict(noncentring)!r}: variables are non-centred only by a step that moves all of the "
             "model; leave it out"
         )
-    start = np.concatenate([np.ravel(point[var.name]) for var in vars]).astype(float)
+    start = flat_position(point, vars)
     if noncentring is not None and not others and start.size:
         hierarchical = compose(model, vars, layout, density, start, noncentring)
         if hierarchical is not None:

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pytensor.graph.replace import graph_replace, vectorize_graph
+from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
 from pmm_mcmc.coordinates.child import Child
 from pmm_mcmc.coordinates.factors import Factor
 from pmm_mcmc.model.children import in_order
 from pmm_mcmc.model.families import MOST_GROUPED, SIGNED, Law, law_of
+from pmm_mcmc.model.interpreted import batched_function
 from pmm_mcmc.model.model_density import Layout
-from pmm_mcmc.model.outputs import python_function
 
 __all__ = ["ChildVariable", "Hierarchy", "children_of", "read"]
 
@@ -177,7 +177,7 @@ class Hierarchy:
             self.start[factor.at] = factor.undone(start[None, factor.at])[0][0]
         values, _ = self.values({var: flat[indices] for var, indices in self.slices.items()})
         self._laws = [self.law_at(child, values) for child in children]
-        self._terms = _of_many_positions(flat, [term for law in self._laws for term in law.terms])
+        self._terms = batched_function(flat, [term for law in self._laws for term in law.terms])
 
     def indices(self, var: Any) -> np.ndarray:
         """Return the coordinates of a value variable."""
@@ -244,17 +244,6 @@ class Hierarchy:
             begin = self.slices[child.value].start
             children.append(Child(child.rv.name, law.kind, begin, self.shapes[child.value], child.fixed, *names))
         return children
-
-
-def _of_many_positions(flat: Any, graphs: list[Any]) -> Any:
-    """Return a function of positions ``(n, d)`` that returns the values ``(n, ...)`` of graphs of one position."""
-    batch = pt.matrix("positions", dtype=flat.dtype, shape=(None, flat.type.shape[0]))
-    # What does not depend on the position is repeated for each.
-    repeated = [
-        pt.broadcast_to(many, (batch.shape[0], *(many.shape[1:] if many.ndim > one.ndim else many.shape)))
-        for one, many in zip(graphs, vectorize_graph(graphs, {flat: batch}), strict=True)
-    ]
-    return python_function([batch], repeated)
 
 
 def _nearest_names(model: pm.Model, graph: Any, values: set[Any]) -> tuple[str, ...]:
