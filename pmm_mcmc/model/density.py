@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.model.c_function import CFunction
-from pmm_mcmc.model.c_hierarchy import Elements, PointerChild, composed, elements_of
+from pmm_mcmc.model.c_function import CFunction, native
+from pmm_mcmc.model.c_hierarchy import Elements, PointerChild, elements_of, noncentred_native
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.model.stan import stan_children, stan_function, stan_layout, stan_program, stan_start
 
@@ -297,7 +297,7 @@ class PointerDensity(LogDensity):
 
     def function(self, output: str) -> Any:
         """Return the C function of the engine's signature; if centred, for end points and midpoints alike."""
-        return self._called.native if self._elements is None else composed()
+        return native() if self._elements is None else noncentred_native()
 
     def table(self, output: str, density_parameters: np.ndarray | None = None) -> np.ndarray:
         """Return the addresses that it reads: of the user's function and its data, and of the non-centring."""

@@ -17,10 +17,10 @@ from pytensor.tensor.random.type import RandomType
 
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.checks import check_free, missing_data
-from pmm_mcmc.model.hierarchy import compose
 from pmm_mcmc.model.initial_points import flat_position, initial_point
 from pmm_mcmc.model.model_cache import model_cache, state_of
 from pmm_mcmc.model.model_density import Layout, ModelDensity
+from pmm_mcmc.model.noncentred_density import noncentred_density
 from pmm_mcmc.model.split_density import SplitDensity, concatenate
 
 __all__ = [
@@ -149,7 +149,7 @@ def model_density(
         )
     start = flat_position(point, vars)
     if noncentring is not None and not others and start.size:
-        hierarchical = compose(model, vars, layout, density, start, noncentring)
+        hierarchical = noncentred_density(model, vars, layout, density, start, noncentring)
         if hierarchical is not None:
             return hierarchical
     flat = density.flat()

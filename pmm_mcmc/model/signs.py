@@ -25,7 +25,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.signs import Signs
 from pmm_mcmc.model.families import MOST_GROUPED, SIGNED
-from pmm_mcmc.model.reading import Hierarchy
+from pmm_mcmc.model.hierarchy import Hierarchy
 
 __all__ = ["signed_scales"]
 
