@@ -82,7 +82,7 @@ def batched_function(flat: Any, graphs: list[Any]) -> Any:
     batch = pt.matrix("positions", dtype=flat.dtype, shape=(None, flat.type.shape[0]))
     # What does not depend on the position is repeated for each.
     repeated = [
-        pt.broadcast_to(many, (batch.shape[0], *(many.shape[1:] if many.ndim > one.ndim else many.shape)))
-        for one, many in zip(graphs, vectorize_graph(graphs, {flat: batch}), strict=True)
+        pt.broadcast_to(batched, (batch.shape[0], *(batched.shape[1:] if batched.ndim > one.ndim else batched.shape)))
+        for one, batched in zip(graphs, vectorize_graph(graphs, {flat: batch}), strict=True)
     ]
     return python_function([batch], repeated)

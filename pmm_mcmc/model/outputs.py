@@ -158,6 +158,7 @@ class CompiledOutputs:
         self.dtype = np.dtype(flat.dtype)
         self._graphs = list(outputs.values())
         self._flat = flat
+        self._bytes_of_position = start.size * self.dtype.itemsize
         self._single = python_function([flat], in_numpy(self._graphs), keep=True)
         self.of_one(start)
         self.of_block = self._compiled(backend, start.astype(self.dtype))
@@ -188,7 +189,7 @@ class CompiledOutputs:
         """Return the number of draws in a block, from the memory that the last call of :meth:`of_one` needed."""
         cells = self._single.vm.storage_map.items()
         memory = sum(getattr(cell[0], "nbytes", 0) for variable, cell in cells if variable.owner is not None)
-        memory = max(memory, self._flat.type.shape[0] * self.dtype.itemsize, 1)
+        memory = max(memory, self._bytes_of_position, 1)
         return min(_MOST_ROWS, 2 ** int(np.log2(max(_MOST_BYTES // memory, 1))))
 
     def _agree(self, batched: _Vectorised, start: np.ndarray) -> bool:

@@ -237,9 +237,9 @@ def _of_offsets(hierarchy: Hierarchy, log_density: Callable[[], Any]) -> np.ndar
             offsets_of[i] = offsets
     count = sum((offsets.astype(int) for offsets in offsets_of.values()), np.zeros(d, dtype=int))
     # Offsets of two scales are of a product.
-    alone = {i for i, offsets in offsets_of.items() if not (count[offsets] > 1).any()}
+    unshared = {i for i, offsets in offsets_of.items() if not (count[offsets] > 1).any()}
     for group in groups:
-        if alone.issuperset(group.tolist()):
+        if unshared.issuperset(group.tolist()):
             for i in group:
                 owner[offsets_of[i]] = i
     return owner

@@ -199,7 +199,7 @@ def test_log_likelihood_is_pymcs(make, backend):
 
 def test_nothing_is_compiled_or_called_number_by_number_without_jax():
     layout = layout_of(known("data_and_deterministics"), "numba")
-    for node in layout._compute["posterior"]._batched._function.maker.fgraph.apply_nodes:
+    for node in layout._compute["posterior"]._compiled.of_block._function.maker.fgraph.apply_nodes:
         assert not isinstance(node.op, HasInnerGraph), f"{node.op} is compiled"
         if isinstance(node.op, Elemwise):
             scalar_op = node.op.scalar_op
