@@ -1,4 +1,4 @@
-"""What is wrong with a PyMC model, or with the values that chains are to start at, before anything is compiled."""
+"""Checks of a PyMC model and of initial values, made before anything is compiled."""
 
 from __future__ import annotations
 

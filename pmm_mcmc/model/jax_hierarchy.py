@@ -135,7 +135,7 @@ def compose_functions(
             log_det += (jnp.log(jnp.abs(L)) - 0.5 * jnp.log(B)).sum()
         return x, log_det
 
-    def both(z: Any, noncentring: Any) -> tuple[Any, Any]:
+    def evaluate(z: Any, noncentring: Any) -> tuple[Any, Any]:
         (x, log_det), pull_back = jax.vjp(lambda z: to_x(z, noncentring), z)
         lp, gradient = jax.value_and_grad(fn)(x)
         (slope,) = pull_back((gradient, jnp.ones_like(log_det)))
@@ -147,7 +147,7 @@ def compose_functions(
 
     pull = _of_many(pulled, (0, 0, None))
     scales = _of_many(lambda x: [(location(x), scale(x)) for location, scale in laws], (0,))
-    return both, Structure(d, noncentred, scales, pull)
+    return evaluate, Structure(d, noncentred, scales, pull)
 
 
 def _of_many(function: Callable[..., Any], axes: tuple[int | None, ...]) -> Callable[..., Any]:
