@@ -22,8 +22,8 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
 from pmm_mcmc.model.checks import check_discrete, check_free
+from pmm_mcmc.model.interpreted import python_function, python_mode
 from pmm_mcmc.model.model_cache import model_cache
-from pmm_mcmc.model.outputs import python_function, python_mode
 
 __all__ = ["Inputs", "Simulator"]
 
@@ -53,7 +53,10 @@ class Inputs:
             If ``model`` is no PyMC model, or has no free variables, discrete ones, or no data.
         """
         if not isinstance(model, pm.Model):
-            raise ValueError(f"model={type(model).__name__}(...): must be a PyMC model")
+            raise ValueError(
+                f"model={type(model).__name__}(...): must be a PyMC model, which takes other data; of log densities, "
+                "make one for each data set and start it from the first result: pmm.sample(model=..., start=dt)"
+            )
         check_free(model)
         check_discrete(model, ".")
         if not model.observed_RVs and (simulated or not model.data_vars):

@@ -52,10 +52,10 @@ class Ascents:
     ) -> Ascents:
         """Ascend from positions ``(n, d)`` until all are at a maximum, or ``limit`` gradients are spent.
 
-        An ascent is at a maximum, or near enough, where its next step promises less than ``enough`` nats.  A start where
-        the density is not finite is moved towards the ``centre``, one ``(d,)`` or one of each start ``(n, d)``.  No step
-        is longer than 1 plus half the distance from the centre, and the first, before any curvature is estimated, at
-        most a fifth of that: an ascent stays in the basin in which it begins.
+        An ascent is at a maximum, or near enough, where its next step promises less than ``enough`` nats.  A start
+        where the density is not finite is moved towards the ``centre``, one ``(d,)`` or one of each start ``(n, d)``.
+        No step is longer than 1 plus half the distance from the centre, and the first, before any curvature is
+        estimated, at most a fifth of that: an ascent stays in the basin in which it begins.
         """
         n, d = start.shape
         centres = np.broadcast_to(centre, (n, d))
@@ -111,7 +111,7 @@ class Ascents:
 
     @classmethod
     def _begin(cls, density: Density, start: np.ndarray, centres: np.ndarray, limit: int) -> Ascents:
-        """Evaluate the starts; those where the density is not finite are moved half the way to their centres, thrice."""
+        """Evaluate the starts; where the density is not finite they are moved half the way to their centres, thrice."""
         n, d = start.shape
         lp = np.full(n, np.nan)
         gradient = np.zeros((n, d))

@@ -23,8 +23,8 @@ def raised_starts(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return starts ``(n, d)``, the gradients there, and the number of gradients spent on each.
 
-    From a start an ascent goes on while its next step promises at least ``d`` nats; one that has gained less stays.  Log
-    densities of a Gaussian's draws have a standard deviation of ``sqrt(d / 2)``.  Positions are ``z`` of
+    An ascent goes on while its next step promises at least ``d`` nats; a start that has gained less stays.  Log densities
+    of a Gaussian's draws have a standard deviation of ``sqrt(d / 2)``.  Positions are ``z`` of
     :mod:`pmm_mcmc.coordinates.structure`; ``gradients`` ``(n, d)`` are those at ``starts``.
     """
 
