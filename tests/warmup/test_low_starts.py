@@ -45,7 +45,7 @@ def gaussian(exponent):
 
 
 def test_starts_of_the_order_of_the_posterior_stay():
-    arguments, run = gaussian(0)
+    arguments, run = gaussian(1)
     starts = 4.0 * np.random.default_rng(2).normal(size=(5, 6))
     gradients = run.gradient_at(starts)
     raised, slopes, spent = raised_starts(run, starts, gradients)
@@ -56,20 +56,20 @@ def test_starts_of_the_order_of_the_posterior_stay():
 
 
 def test_a_low_start_ascends_to_where_no_step_promises_as_many_nats_as_coordinates():
-    _, run = gaussian(4)
+    _, run = gaussian(5)
     rng = np.random.default_rng(2)
     starts = rng.uniform(-2.0, 2.0, size=(40, 6))
-    starts[7] = 5e-5 * rng.normal(size=6)
+    starts[7] = 1e-5 * rng.normal(size=6)
     raised, gradients, spent = raised_starts(run, starts, run.gradient_at(starts))
     np.testing.assert_array_equal(raised[7], starts[7])
     # Of a Gaussian the next step, to the maximum, promises all that is missing.
-    assert (0.5 * (raised / 1e-4) ** 2).sum(axis=1).max() < 6.0
+    assert (0.5 * (raised / 1e-5) ** 2).sum(axis=1).max() < 6.0
     np.testing.assert_array_equal(gradients, run.gradient_at(raised))
     assert 0 < spent.min() and spent.max() < 20
 
 
 def test_a_warm_up_counts_what_low_starts_have_spent():
-    arguments, run = gaussian(4)
+    arguments, run = gaussian(5)
     starts = np.random.default_rng(2).uniform(-2.0, 2.0, size=(4, 6))
     spent = raised_starts(run, starts, run.gradient_at(starts))[2]
     warming = Warming.start(run, arguments, starts, 100, np.random.default_rng(1))
