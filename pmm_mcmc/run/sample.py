@@ -170,8 +170,9 @@ def sample(
 
     ``start`` costs 8 gradients of each chain at former draws, from which chains begin, in the ratio of the densities
     where that is stable (Pareto :math:`k < 0.7`), one block of up to 16 transitions, whose setting is judged by scales,
-    Stein's identity and acceptance, and some 8 more for ascents to other modes.  Equilibration follows where it fits.
-    A line and the attribute ``start`` say "fits", "refined" (warm-up goes on from it) or "dropped".
+    Stein's identity and acceptance, and some 8 more for four ascents.  Where it fits, these replace the search for
+    other modes, and equilibration follows.  A line and the attribute ``start`` say "fits", "refined" (warm-up goes on
+    from it) or "dropped".
 
     With the first draws, a line says what all of them will cost: gradients of each chain, and the time at their rate.
 
