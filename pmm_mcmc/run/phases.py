@@ -17,7 +17,7 @@ from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import GHMC
 from pmm_mcmc.run.chunks import Gathered, groups_of
 from pmm_mcmc.run.driver import Advance, Driver, Stopped
-from pmm_mcmc.run.until import Until
+from pmm_mcmc.run.stopping import StoppingRule
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, Equilibration, adjusted_setting, report_of
 from pmm_mcmc.warmup.warm_start import DROPPED, FITS, WarmStart, warmup_from
 from pmm_mcmc.warmup.warming import Warming, training_chains
@@ -161,7 +161,7 @@ class Sampling(Driver):
         request: Request,
         run: Run,
         recorder: Any,
-        until: Until,
+        rule: StoppingRule,
         console: Console,
         processes: Processes,
     ):
@@ -169,7 +169,7 @@ class Sampling(Driver):
         self.plan = plan
         self.run: Run = run
         self.recorder = recorder
-        self.until = until
+        self.rule = rule
         self.console = console
         self._tune = request.tune
         self._keep_warmup = not request.discard_tuned_samples
@@ -181,7 +181,7 @@ class Sampling(Driver):
     @property
     def ended(self) -> bool:
         """Whether all draws are made."""
-        return not self.run.tuning and self.run.done >= self.until.bound
+        return not self.run.tuning and self.run.done >= self.rule.limit
 
     def phase(self) -> Callable[[Stopped], Advance] | None:
         """Return the function that advances the present phase by a chunk; None after the last."""
@@ -189,7 +189,7 @@ class Sampling(Driver):
             return self._try_start
         if self.run.tuning:
             return self._warm_up if self.run.equilibration is None else self._equilibrate
-        return None if self.until(self.run.done) else self._draw
+        return None if self.rule(self.run.done) else self._draw
 
     def _try_start(self, stopped: Stopped) -> Advance:
         """Advance by a block, as warm-up or equilibration would, that says whether a former setting fits."""
@@ -297,7 +297,7 @@ class Sampling(Driver):
         local_ensemble = run.warming.ensemble.subset(chains)
         n_grad = run.n_grad[chains]
         unstable = run.unstable[chains]
-        rows = min(self.recorder.rows, self.until.next_end(run.done) - run.done)
+        rows = min(self.recorder.rows, self.rule.next_end(run.done) - run.done)
         done = 0
         chunk_of_all = Gathered(len(n_grad), rows)
         while done < rows:
@@ -332,5 +332,5 @@ class Sampling(Driver):
         if last or self._measured[2] >= _ANNOUNCED:
             _, gradients, seconds = self._measured / self._measured[0]
             thin = self.run.tuned.steps_per_draw
-            self.console.log(self.until.announced(self._warm_up_cost, thin, gradients, seconds))
+            self.console.log(self.rule.cost(self._warm_up_cost, thin, gradients, seconds))
             self._warm_up_cost = None

@@ -18,10 +18,10 @@ from pmm_mcmc.run.memory import describe, peak_bytes, refuse_too_large, rows_of_
 from pmm_mcmc.run.moments import Moments
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Request, stored_run
+from pmm_mcmc.run.stopping import first_look, limit_after
 from pmm_mcmc.run.storage import Store, open_store
 from pmm_mcmc.run.storage.checkpoint import encode
 from pmm_mcmc.run.storage.recovery import differences
-from pmm_mcmc.run.until import bound_after, look_every
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, report_of
 
 __all__ = ["MemoryRecorder", "MomentsRecorder", "StoreRecorder", "recorder_of"]
@@ -261,8 +261,8 @@ def recorder_of(
         warming = plan.longest_warmup(tune) * (1 + (request.start is not None))
     draws = every = request.draws
     if request.auto:
-        every = look_every(chains)
-        draws = bound_after(0 if request.finished_run is None else request.finished_run.run.done, every)
+        every = first_look(chains)
+        draws = limit_after(0 if request.finished_run is None else request.finished_run.run.done, every)
     rows = rows_of_chunk(min(every, request.longest_chunk or every), chains, plan.numbers_per_draw)
     if request.store is not None:
         return _of_store(request, plan, empty, attrs, identity | {"rows": rows}, processes)

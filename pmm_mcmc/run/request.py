@@ -18,9 +18,9 @@ from pmm_mcmc.run.devices import Jax, check_choice, check_count
 from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.finished_run import FinishedRun
 from pmm_mcmc.run.former_run import FormerRun
+from pmm_mcmc.run.stopping import AUTO, DRAWS
 from pmm_mcmc.run.storage import NothingStored
 from pmm_mcmc.run.storage.recovery import stored_identity
-from pmm_mcmc.run.until import AUTO, DRAWS
 from pmm_mcmc.steps.base import LangevinStep, unknown_argument
 from pmm_mcmc.steps.ghmc import GHMC
 from pmm_mcmc.steps.poisson import PoissonULMC

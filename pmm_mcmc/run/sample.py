@@ -11,7 +11,6 @@ import xarray as xr
 
 from pmm_mcmc.model.checks import check_direction
 from pmm_mcmc.run.background import Background
-from pmm_mcmc.run.by_name import others_by_name
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import FinishedChunk
@@ -23,13 +22,12 @@ from pmm_mcmc.run.recorders import recorder_of
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.signals import StopRequest, stop_on_signals
 from pmm_mcmc.run.starts import density_at, draws_of_prior, starts
-from pmm_mcmc.run.until import DRAWS, UntilKnown, until_of
+from pmm_mcmc.run.stopping import DRAWS, VerdictRule, stopping_rule
 from pmm_mcmc.warmup.warm_start import WarmStart
 
 __all__ = ["extend", "sample"]
 
 
-@others_by_name
 def sample(
     draws: int | Literal["auto"] = DRAWS,
     *,
@@ -195,7 +193,6 @@ def sample(
     return cast(xr.DataTree, Background(_drawn, request))  # so that other calls have the type of their result
 
 
-@others_by_name
 def extend(
     dt: xr.DataTree,
     draws: int | Literal["auto"] = DRAWS,
@@ -269,15 +266,15 @@ def _drawn(request: Request, stopped: StopRequest) -> xr.DataTree:
                 recorder.begin(run)
             if not run.tuning:
                 recorder.note(run.attributes(plan))
-            until = until_of(request.draws, request.chains, run.done, recorder, processes)
+            rule = stopping_rule(request.draws, request.chains, run.done, recorder, processes)
             run.prepare(plan)
             console.compiled()
             bar = console.bar(
-                plan.longest_warmup(request.tune), until.bound, adjusted=plan.adjusted, show=processes.primary
+                plan.longest_warmup(request.tune), rule.limit, adjusted=plan.adjusted, show=processes.primary
             )
             with stop_on_signals(stopped), bar:
                 console.update(run.tuning, run.tuned, run.done, run.n_grad, run.unstable)
-                finished = Sampling(plan, request, run, recorder, until, console, processes).go(stopped)
+                finished = Sampling(plan, request, run, recorder, rule, console, processes).go(stopped)
                 if finished:
                     bar.end_at(run.done)
             search = request.compute_convergence_checks and finished
@@ -289,9 +286,9 @@ def _drawn(request: Request, stopped: StopRequest) -> xr.DataTree:
     done = run.done if request.keep == "moments" else result["posterior"].sizes["draw"]
     if processes.primary:
         if not finished:
-            console.interrupted(stopped, done, until.bound, "chain")
-        elif isinstance(until, UntilKnown):
-            until.report(done, request.store is not None, console.level)
+            console.interrupted(stopped, done, rule.limit, "chain")
+        elif isinstance(rule, VerdictRule):
+            rule.report(done, request.store is not None, console.level)
         console.log(
             "Sampling %d chains took %.1f s, %.1f of them for compilation",
             request.chains, console.sampling_time, console.compile_time,

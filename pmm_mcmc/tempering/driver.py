@@ -24,8 +24,8 @@ from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.recorders import MemoryRecorder, StoreRecorder
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.starts import starts
+from pmm_mcmc.run.stopping import stopping_rule
 from pmm_mcmc.run.storage import Store
-from pmm_mcmc.run.until import until_of
 from pmm_mcmc.tempering.ascents import search_modes_of_ladder
 from pmm_mcmc.tempering.ladder import SEARCH_EVERY, SEARCHES, Ladder
 from pmm_mcmc.tempering.log_evidence import LadderSums
@@ -222,7 +222,7 @@ class Tempering(Driver):
         store = str(self.request.store)
         self._record_in(Store.resume(store, self._identity | {"rows": rows}, types=_TYPES), rows)
         self.run = self.recorder.run
-        until_of(self.request.draws, self.run.replicas, self.run.done, self.recorder, self.processes)
+        stopping_rule(self.request.draws, self.run.replicas, self.run.done, self.recorder, self.processes)
         self.path.mixture = self.run.mixture
         self.console.update(False, self.run.tuned, self.run.done, *self._shown(float(self.run.n_grad.sum())))
 

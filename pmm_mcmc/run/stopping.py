@@ -1,9 +1,9 @@
-"""The end of a run: after a number of draws or, for ``draws="auto"``, once the verdict asks for no more."""
+"""Stopping rules: a run ends after a number of draws or, for ``draws="auto"``, once the verdict asks for no more."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from pmm_mcmc.diagnostics.verdict import asks_for_more
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.run.progress import count
 
-__all__ = ["AUTO", "DRAWS", "Until", "UntilKnown", "bound_after", "look_every", "until_of"]
+__all__ = ["AUTO", "DRAWS", "StoppingRule", "VerdictRule", "first_look", "limit_after", "stopping_rule"]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -23,7 +23,7 @@ AUTO = "auto"
 DRAWS = 1000
 
 
-def look_every(chains: int) -> int:
+def first_look(chains: int) -> int:
     """Return the number of draws of each chain before the first look: a divisor of :data:`DRAWS`.
 
     So many independent draws of all chains would estimate a mean to the verdict's limit; each chain has at least 20,
@@ -33,74 +33,76 @@ def look_every(chains: int) -> int:
     return min((n for n in range(1, DRAWS + 1) if DRAWS % n == 0 and n >= needed), default=DRAWS)
 
 
-def bound_after(done: int, every: int) -> int:
-    """Return the first bound above ``done`` draws: a multiple of :data:`DRAWS`, in whole multiples of ``every``."""
-    bound = -(-DRAWS // every) * every
-    return bound * (done // bound + 1)
+def limit_after(done: int, every: int) -> int:
+    """Return the first limit above ``done`` draws: a multiple of :data:`DRAWS`, in whole multiples of ``every``."""
+    limit = -(-DRAWS // every) * every
+    return limit * (done // limit + 1)
 
 
-class Until:
-    """The end of a run at a number of draws of each chain.
+class StoppingRule:
+    """The rule that a run ends after the last of some numbers of draws, or after an earlier one if the draws suffice.
 
     Attributes
     ----------
-    bound
-        The number of draws, at most.
     ends
-        The numbers of draws at which the run may end.
+        The numbers of draws of each chain at which the run may end, in rising order.
+    limit
+        The last of them.
     """
 
-    limit = ""  # prefix of the announced cost
+    prefix = ""  # of the cost
 
-    def __init__(self, draws: int):
-        self.bound = draws
-        self.ends = [draws]
+    def __init__(self, ends: Sequence[int]):
+        self.ends = list(ends)
+        self.limit = self.ends[-1]
 
     def next_end(self, done: int) -> int:
         """Return the next number of draws at which the run may end."""
-        return next((n for n in self.ends if n > done), self.bound)
+        return next((n for n in self.ends if n > done), self.limit)
 
     def __call__(self, done: int) -> bool:
         """Return whether the run ends after so many draws."""
-        return done >= self.bound
+        return (done in self.ends and self.suffices()) or done >= self.limit
 
-    def announced(self, n_grad: np.ndarray, thin: int, gradients: float, seconds: float) -> str:
+    def suffices(self) -> bool:
+        """Return whether the draws so far are enough."""
+        return False
+
+    def cost(self, n_grad: np.ndarray, thin: int, gradients: float, seconds: float) -> str:
         """Return a line, for the first draws, that says what all of them will cost.
 
         It takes the gradients ``(chain,)`` of the warm-up, transitions of a draw, and for a draw the gradients of each
         chain and the time for all chains.
         """
-        draws = f"{self.bound} draws of {thin} step{'s' * (thin > 1)}"
-        cost = f"{draws} take {self.limit}{count(self.bound * gradients)}: {_time(self.bound * seconds)}"
+        draws = f"{self.limit} draws of {thin} step{'s' * (thin > 1)}"
+        cost = f"{draws} take {self.prefix}{count(self.limit * gradients)}: {_time(self.limit * seconds)}"
         return f"Warm-up: {count(np.mean(n_grad))} gradients a chain; {cost}"
 
 
-class UntilKnown(Until):
-    """The end of a run once the verdict does not ask for more draws, looked for at a few numbers of draws.
+class VerdictRule(StoppingRule):
+    """The rule of ``draws="auto"``: a run ends once the verdict on its ``result()`` does not ask for more draws.
 
     The first look, by the first of the processes, comes after ``every`` draws, each of the next after half as many
-    again, in whole multiples, or at a multiple of the bound, which is :func:`bound_after` of the draws ``done``
+    again, in whole multiples, or at a multiple of the limit, which is :func:`limit_after` of the draws ``done``
     already.  So a run that was interrupted ends where one that was not does.  ``missing`` is why the last look asked
     for more draws.
     """
 
-    limit = "up to "
+    prefix = "up to "
 
     def __init__(self, every: int, done: int, result: Callable[[], Any], processes: Processes):
-        super().__init__(bound_after(done, every))
-        self.ends = []
-        end = 0
-        while end < self.bound:
-            end = min(end + every * max(1, end // (2 * every)), bound_after(end, every))
-            self.ends.append(end)
+        limit = limit_after(done, every)
+        ends = [every]
+        while ends[-1] < limit:
+            end = ends[-1]
+            ends.append(min(end + every * max(1, end // (2 * every)), limit_after(end, every)))
+        super().__init__(ends)
         self._result = result
         self._processes = processes
         self.missing: Reason | None = None
 
-    def __call__(self, done: int) -> bool:
-        """Return whether the run ends; at one of ``ends`` the first process looks whether the draws suffice."""
-        if done not in self.ends:
-            return False
+    def suffices(self) -> bool:
+        """Return whether the verdict asks for no more draws, for all processes what the first one says."""
         enough = True
         if self._processes.primary:
             try:
@@ -109,12 +111,12 @@ class UntilKnown(Until):
             except Exception:  # no error here may lose the draws
                 _log.exception("draws='auto': these draws could not be judged, for an error in it; the run goes on")
                 enough = False
-        return bool(self._processes.first(int(enough))) or done >= self.bound
+        return bool(self._processes.first(int(enough)))
 
     def report(self, done: int, stored: bool, level: int) -> None:
         """Log why the run ended, at ``level`` or as a warning."""
         if self.missing is None:
-            _log.log(level, "draws='auto': %d draws of each chain were enough, of at most %d", done, self.bound)
+            _log.log(level, "draws='auto': %d draws of each chain were enough, of at most %d", done, self.limit)
             return
         more = "store= and resume=True" if stored else "pmm.extend(dt, model=model)"
         _log.warning(
@@ -123,15 +125,15 @@ class UntilKnown(Until):
         )  # fmt: skip
 
 
-def until_of(draws: Any, chains: int, done: int, recorder: Any, processes: Processes) -> Until:
-    """Return the end of a run for ``draws`` of each chain or "auto"; it has ``done`` draws, which must not be more."""
+def stopping_rule(draws: Any, chains: int, done: int, recorder: Any, processes: Processes) -> StoppingRule:
+    """Return the rule for ``draws`` of each chain or "auto"; refuse fewer draws than the ``done`` ones of a store."""
     if draws == AUTO:
-        every = look_every(chains)
+        every = first_look(chains)
         every = -(-every // recorder.rows) * recorder.rows if recorder.whole_chunks else every
-        return UntilKnown(every, done, recorder.so_far, processes)
+        return VerdictRule(every, done, recorder.so_far, processes)
     if done > draws:
         raise ValueError(f"draws={draws}: the store has {done} draws of each chain already; ask for more")
-    return Until(draws)
+    return StoppingRule([draws])
 
 
 def _time(seconds: float) -> str:
