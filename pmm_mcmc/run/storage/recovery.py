@@ -12,7 +12,7 @@ import numpy as np
 from pmm_mcmc.run.storage.checkpoint import decode
 from pmm_mcmc.run.storage.errors import Damaged, NothingStored, StoreError
 from pmm_mcmc.run.storage.folder import LOCKS, PARTIAL, PRIVATE, Folder, folder_at
-from pmm_mcmc.run.storage.layout import ArrayLayout, Extent, intact
+from pmm_mcmc.run.storage.layout import ArrayLayout, intact
 
 __all__ = [
     "CREATING", "NOTES", "SETTINGS", "SLOTS", "Record", "complete", "differences", "last_whole", "refuse_existing",
@@ -31,11 +31,11 @@ _ABSENT = object()
 
 
 class Record(NamedTuple):
-    """A commit: its number, the extent of the store with it and before it, and the checkpoint."""
+    """A commit: its number, the draws of each group with it and before it, and the checkpoint."""
 
-    number: int = -1
-    extent: Extent = Extent({}, {})
-    previous: Extent = Extent({}, {})
+    number: int
+    rows: dict[str, int]
+    previous: dict[str, int]
     state: Any = None
 
 
@@ -145,7 +145,7 @@ def last_whole(
     ``types`` are those that checkpoints may contain; ``sizes`` are those of all files.  Raises :class:`StoreError` if
     no commit is whole.
     """
-    types = (*types, Record, Extent)
+    types = (*types, Record)
     records = {}
     faults = {}
     for key in SLOTS:
@@ -170,9 +170,9 @@ def last_whole(
 
 def _fault(folder: Folder, layout: ArrayLayout, record: Record, sizes: Mapping[str, int]) -> str:
     """Return the fault of a commit's files, empty if none: all must exist, and its own must be intact."""
-    absent = sorted(key for key in layout.keys(record.extent) if not sizes.get(key))
+    absent = sorted(key for key in layout.keys(record.rows) if not sizes.get(key))
     damaged = sorted(
-        key for key in layout.keys(record.extent, since=record.previous) if not intact(folder.get(key) or b"")
+        key for key in layout.keys(record.rows, since=record.previous) if not intact(folder.get(key) or b"")
     )
     for what, keys in (("missing or empty", absent), ("damaged", damaged)):
         if keys:
