@@ -8,13 +8,14 @@ from typing import Any, Self
 
 import numpy as np
 import xarray as xr
+from rich.filesize import decimal
 
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run.chunks import Gathered, Groups
 from pmm_mcmc.run.finished_run import CHECKPOINT, TYPES, FinishedRun
-from pmm_mcmc.run.memory import describe, peak_bytes, refuse_too_large, rows_of_chunk
+from pmm_mcmc.run.memory import peak_bytes, refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.moments import Moments
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Request, stored_run
@@ -269,7 +270,7 @@ def recorder_of(
     moments = request.keep == "moments"
     needed = peak_bytes(plan, chains, draws, rows, tune=tune, warming=warming, moments=moments)
     if needed > _LARGE:
-        log("Memory: about %s at the peak", describe(needed))
+        log("Memory: about %s at the peak", decimal(needed))
     result = plan.layout, attrs, empty, rows
     if moments:
         return MomentsRecorder(*result, seed)

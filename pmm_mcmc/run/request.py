@@ -17,7 +17,6 @@ from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.run.devices import Jax, check_choice, check_count
 from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.finished_run import FinishedRun
-from pmm_mcmc.run.former_run import FormerRun
 from pmm_mcmc.run.stopping import AUTO, DRAWS
 from pmm_mcmc.run.storage import NothingStored
 from pmm_mcmc.run.storage.recovery import stored_identity
@@ -109,7 +108,7 @@ class Request:
     random_seed: Any = None
     seed: int | None = None
     initvals: Any = None
-    start: FormerRun | None = None
+    start: FinishedRun | None = None
     finished_run: FinishedRun | None = None
     var_names: Sequence[str] | None = None
     cores: int | None = None
@@ -284,7 +283,7 @@ def stored_run(path: str | os.PathLike[str]) -> dict[str, Any]:
         return {}
 
 
-def _former_run(options: Mapping[str, Any]) -> FormerRun:
+def _former_run(options: Mapping[str, Any]) -> FinishedRun:
     """Return the run to start from; raise ``ValueError`` for what does not go with it."""
     if options["initvals"] is not None:
         raise ValueError("initvals= does not go with start=, whose draws are the starts; leave one of the two out")
@@ -293,7 +292,7 @@ def _former_run(options: Mapping[str, Any]) -> FormerRun:
             f"tune={options['tune']} with start=: its setting is checked, and found anew if it does not fit; give tune "
             f"of at least {_SHORTEST_TRIAL}, or leave start out"
         )
-    return FormerRun.of(options["start"])
+    return FinishedRun.of_start(options["start"])
 
 
 def _of_backend(backend: str | Jax) -> dict[str, Any]:

@@ -75,18 +75,15 @@ def sample(
     model
         A PyMC model (default: that of the enclosing ``with``), or a :class:`pmm_mcmc.LogDensity`.
     random_seed
-        A non-negative integer; a fresh one by default.  From a list of integers, a NumPy ``SeedSequence`` or
-        ``Generator``, an integer below :math:`2^{62}` is drawn: a list gives the same one each time, a generator the
-        next one.
+        A non-negative integer; a fresh one by default.  From a list of integers, a NumPy ``SeedSequence`` or a
+        ``Generator``, which gives another one each time, an integer below :math:`2^{62}` is drawn.
     initvals
-        Initial points of the chains: as for ``pm.sample``, values by name, or a list of them, one per chain; so also
-        for a NumPyro or Stan model.  For any :class:`pmm_mcmc.LogDensity` an array ``(d,)`` or ``(chains, d)`` of
-        unconstrained coordinates.  By default uniformly within one unit of the model's initial point, nearer or further
-        where there is no density.
+        Initial points of the chains: values by name, as for ``pm.sample``, or a list of them, one per chain; for any
+        :class:`pmm_mcmc.LogDensity` also an array ``(d,)`` or ``(chains, d)`` of unconstrained coordinates.  By default
+        uniformly within one unit of the model's initial point, nearer or further where there is no density.
     start
-        A former result for the same variables and step, with other data or priors or a fold left out, or the path of
-        its store.  Its setting is checked on one block of the new posterior, and kept, refined, or dropped for a cold
-        start (see Notes).
+        A former result for the same variables and step, with other data or priors, or the path of its store.  Its
+        setting is checked on one block of the new posterior, and kept, refined, or dropped for a cold start.
     var_names
         Variables in the result; by default all, with deterministics.
     cores
@@ -94,9 +91,8 @@ def sample(
     backend
         "numba": compiled loops on CPU threads, one chain each.  "tape": the same without compiling the model, for first
         draws within seconds; to rounding the same draws, at up to twice the time, and numba for a model that has an
-        operation which no tape runs.  "jax": chains in lockstep on JAX's default device, an
-        accelerator if it has one.  "auto": numba for a PyMC model and a C function, JAX for a JAX function.  A
-        :class:`Jax` says on which device, in which precision.
+        operation which no tape runs.  "jax", or a :class:`Jax` with device and precision: chains in lockstep on JAX's
+        default device.  "auto": numba for a PyMC model and a C function, JAX for a JAX function.
     store
         Path, or URL that fsspec knows, of a zarr store that is written during the run and can be read at any time with
         :func:`pmm_mcmc.open`.  The returned result reads from it when it is used.
@@ -120,13 +116,13 @@ def sample(
         are unadjusted draws only.
     callback
         Called with a :class:`FinishedChunk` after every chunk; may raise :class:`StopSampling`, which ends the run and
-        keeps the finished draws, as Ctrl-C and SIGTERM do.
+        keeps the finished draws.
     progressbar
         Show progress: a bar in a terminal or a notebook, a line every few seconds in a file.
     compute_convergence_checks
-        Log the verdict (:func:`pmm_mcmc.verdict`).  For this, jumps of the log density are looked for between draws,
-        with 400 gradients at most, necks beyond them, with 400 and, where the posterior narrows, some
-        :math:`40 (d + 40)` more; they are in no statistic.
+        Log the verdict (:func:`pmm_mcmc.verdict`).  For this, jumps of the log density between draws and necks beyond
+        them are searched for, with 800 gradients and, where the posterior narrows, some :math:`40 (d + 40)` more, which
+        are in no statistic.
     blocking
         False returns at once, while the run goes on in a thread: an object with ``progress``, the ``posterior`` so far,
         ``stop()`` and ``wait()``, of which the last two return the result.
@@ -158,17 +154,14 @@ def sample(
     SIGTERM, which batch systems send before the end, does the same and then has its usual effect: by default the
     process ends, so that only draws in a ``store`` are kept, unless you install another handler.
 
-    ``draws="auto"`` looks at the draws a few times: first when independent ones would suffice, with four chains at 100,
-    200, 300, 400, 600, 900 and 1000 of each chain.  It ends where :func:`pmm_mcmc.verdict` has no reason left whose
-    remedy is "draw more": chains agree, and all means, and standard deviations whose bias is not measurable, are known
-    to its limits.  Any other reason is left to the verdict at the end.  A line says why it ended, at the bound with the
-    parameter that is not known yet.  The draws are those of a run of as many by number.  It needs two chains or more if
-    only moments are kept.
+    ``draws="auto"`` looks at the draws a few times, with four chains first at 100 of each.  The run ends where
+    :func:`pmm_mcmc.verdict` has no reason left whose remedy is "draw more"; any other reason is left to the verdict at
+    the end.  A line says why it ended, at the limit with the parameter that is not known yet.  The draws are those of a
+    run of as many by number.  It needs two chains or more if only moments are kept.
 
     ``start`` costs 8 gradients of each chain at former draws, from which chains begin, in the ratio of the densities
-    where that is stable (Pareto :math:`k < 0.7`), one block of up to 16 transitions, whose setting is judged by scales,
-    Stein's identity and acceptance, and some 8 more for ascents to other modes.  Equilibration follows where it fits.
-    A line and the attribute ``start`` say "fits", "refined" (warm-up goes on from it) or "dropped".
+    where that is stable (Pareto :math:`k < 0.7`), one block of up to 16 transitions, and some 8 more for ascents to
+    other modes.  A line and the attribute ``start`` say "fits", "refined" (warm-up goes on from it) or "dropped".
 
     With the first draws, a line says what all of them will cost: gradients of each chain, and the time at their rate.
 
@@ -242,7 +235,7 @@ def extend(
     >>> pmm.extend(dt, 30, model=model, progressbar=False)["posterior"].sizes["draw"]
     50
     """
-    request = Request.checked(extend, locals(), FinishedRun.of(dt))
+    request = Request.checked(extend, locals(), FinishedRun.in_memory(dt))
     return _drawn(request, StopRequest())
 
 
@@ -269,9 +262,8 @@ def _drawn(request: Request, stopped: StopRequest) -> xr.DataTree:
             rule = stopping_rule(request.draws, request.chains, run.done, recorder, processes)
             run.prepare(plan)
             console.compiled()
-            bar = console.bar(
-                plan.longest_warmup(request.tune), rule.limit, adjusted=plan.adjusted, show=processes.primary
-            )
+            warm_up = plan.longest_warmup(request.tune)
+            bar = console.bar(warm_up, rule.limit, adjusted=plan.adjusted, show=processes.primary)
             with stop_on_signals(stopped), bar:
                 console.update(run.tuning, run.tuned, run.done, run.n_grad, run.unstable)
                 finished = Sampling(plan, request, run, recorder, rule, console, processes).go(stopped)
