@@ -173,7 +173,7 @@ class Sampling(Driver):
         self.console = console
         self._tune = request.tune
         self._keep_warmup = not request.discard_tuned_samples
-        self._batch = plan.batch(request.batch, request.chains)
+        self._batch = functools.partial(plan.batch, chains=request.chains)
         self._pace = 1
         self._warm_up_cost: np.ndarray | None = None  # until what the draws cost is announced
         self._measured = np.zeros(3)  # draws, gradients of a chain and seconds by which it is

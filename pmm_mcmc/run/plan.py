@@ -316,19 +316,12 @@ class SamplingPlan:
             Processes.of_jax(chains, self.group) if self.attributes["backend"] == "jax" else Processes(slice(0, chains))
         )
 
-    def batch(self, batch: Any, chains: int) -> Callable[[int], int]:
-        """Return a function from the number of draws to that of chains in a batch: whole groups, one per device."""
+    def batch(self, rows: int, chains: int) -> int:
+        """Return the number of chains that advance together by ``rows`` draws: whole groups, one per device."""
         unit = self.group * self.devices
-        draw_bytes = 8 * self.numbers_per_draw
+        return min(chains, max(1, _BATCH_BYTES // (8 * self.numbers_per_draw * rows * unit)) * unit)
 
-        def chains_of(rows: int) -> int:
-            if batch == "auto":
-                return min(chains, max(1, _BATCH_BYTES // (draw_bytes * rows * unit)) * unit)
-            return min(chains, -(-int(batch) // self.group) * self.group)
-
-        return chains_of
-
-    @property
+    @functools.cached_property
     def numbers_per_draw(self) -> int:
         """Number of recorded numbers of one draw of one chain, of 8 bytes each."""
         arrays = [a for group in self.empty(1).values() for a in group.values()]

@@ -115,7 +115,6 @@ class Request:
     backend: str = "auto"
     device: str = "auto"
     precision: str = "float64"
-    batch: int | str = "auto"
     store: str | os.PathLike[str] | None = None
     resume: bool = False
     discard_tuned_samples: bool = True
