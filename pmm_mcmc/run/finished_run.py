@@ -172,7 +172,7 @@ class FinishedRun(NamedTuple):
         noncentring = setting.coordinates.density_parameters
         ensemble = Ensemble(np.empty((chains, 0)), np.empty((chains, 0)), np.empty((chains, 2)))
         warming = Warming(ensemble, setting, None, np.zeros(chains, np.int64))
-        run = Run(warming, True, 0, warming.n_grad, np.zeros(chains, np.int64), warm_start=trial)
+        run = Run(warming, True, 0, np.zeros(chains, np.int64), warm_start=trial)
         if (0 if noncentring is None else len(noncentring)) != engine.structure.n_parameters:
             trial.end(DROPPED, "the hierarchy is another")
             run.start_cold(plan, request.tune, rng)
@@ -183,7 +183,7 @@ class FinishedRun(NamedTuple):
         evaluation = engine.evaluate(setting.coordinates, state)
         ratios = chains_of(state).lp[:, 0] - log_det_of(evaluation, engine.d) - lp
         gradient = np.where(np.isfinite(ratios)[:, None], evaluation[:, : engine.d], np.nan)
-        run.n_grad = np.full(chains, -(-len(x) // chains))
+        warming.n_grad = np.full(chains, -(-len(x) // chains))
         trial.look_at(setting, z, gradient)
         if trial.outcome == DROPPED:
             run.start_cold(plan, request.tune, rng)
@@ -193,15 +193,14 @@ class FinishedRun(NamedTuple):
         chosen, trial.pareto_k = resampled(ratios, count, rng)
         chosen = chosen[np.arange(chains) * count // chains]
         keys = rng.integers(0, 2**64, size=(chains, 2), dtype=np.uint64)
-        run.warming.ensemble = Ensemble(state[chosen], evaluation[chosen], keys)
+        warming.ensemble = Ensemble(state[chosen], evaluation[chosen], keys)
         if engine.kernel.dynamics != OVERDAMPED:
-            chains_of(run.warming.ensemble.state).v[...] = rng.standard_normal((chains, engine.d))
-        run.warming.n_grad = run.n_grad.copy()
+            chains_of(warming.ensemble.state).v[...] = rng.standard_normal((chains, engine.d))
         if trial.outcome or not plan.equilibrates:
             nothing = np.zeros((1, len(z)))
             run.warm_up_from(plan, request.tune, Block(z[None], gradient[None], *[nothing] * 5))
             return run
-        run.equilibration = Equilibration.begin(run.warming, engine.kernel, plan.arguments, request.tune)
+        run.equilibration = Equilibration.begin(warming, engine.kernel, plan.arguments, request.tune)
         former = self.run.equilibration
         if former is not None:
             run.equilibration.tuned = former.tuned._replace(coordinates=setting.coordinates, steps_per_draw=1)

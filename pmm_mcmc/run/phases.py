@@ -47,8 +47,6 @@ class Run:
         Whether the warm-up, or the equilibration after it, is still in progress.
     done
         Number of finished draws after it.
-    n_grad : (chain,)
-        Gradients spent in all.
     unstable : (chain,)
         Transitions rejected in the current phase.
     equilibration
@@ -60,7 +58,6 @@ class Run:
     warming: Warming
     tuning: bool
     done: int
-    n_grad: np.ndarray
     unstable: np.ndarray
     equilibration: Equilibration | None = None
     warm_start: WarmStart | None = None
@@ -80,7 +77,7 @@ class Run:
             warming.ensemble.rest_at_draws(kernel, GHMC)
             warming.tuned = adjusted_setting(warming.tuned, kernel, warming.tuned.step_size)
         nothing = np.zeros(len(starts), np.int64)
-        return cls(warming, not warming.finished, 0, warming.n_grad.copy(), nothing)
+        return cls(warming, not warming.finished, 0, nothing)
 
     def prepare(self, plan: SamplingPlan) -> None:
         """Compile what the run goes on with."""
@@ -88,6 +85,11 @@ class Run:
             self.warming.ensemble.prepare(plan.engine, self.tuned)
         if plan.adjusted:
             self.warming.ensemble.prepare(plan.adjusted_engine, self.tuned)
+
+    @property
+    def n_grad(self) -> np.ndarray:
+        """The gradients ``(chain,)`` spent in all."""
+        return self.warming.n_grad
 
     @property
     def tuned(self) -> TunedParameters:
@@ -113,7 +115,6 @@ class Run:
         rng = np.random.default_rng(warming.ensemble.keys[0])
         gradients = trial.judge(plan.engine, self.tuned, block, rng)
         warming.n_grad += -(-gradients // len(warming.n_grad))
-        self.n_grad = warming.n_grad.copy()
         if trial.outcome == FITS:
             return
         self.equilibration = None
@@ -130,10 +131,10 @@ class Run:
         """Begin anew from a cold start, after a former setting was dropped."""
         trial = self.warm_start
         assert trial is not None
+        n_grad = self.n_grad
         self.warming = Run.start(plan, trial.starts, tune, rng).warming
-        self.warming.n_grad += self.n_grad
+        self.warming.n_grad += n_grad
         self.warming.prior = trial.prior
-        self.n_grad = self.warming.n_grad.copy()
 
     def warm_up_from(self, plan: SamplingPlan, tune: int, draws: Block) -> None:
         """Let a warm-up of ``tune`` transitions at most follow from the setting: a check of it while it is on trial."""
@@ -274,7 +275,6 @@ class Sampling(Driver):
 
         setting = run.tuned
         advance(engine, self._batch(rows), note, self.processes)
-        run.n_grad = warming.n_grad.copy()
         (run.unstable,) = self.processes.join(rejected)
         done = warming.ensemble.transition
         self.console.update(run.tuning, run.tuned, done, run.n_grad, run.unstable)
@@ -319,7 +319,7 @@ class Sampling(Driver):
             if done < rows and self.processes.count == 1 and stopped():
                 break
         ensemble.transition = local_ensemble.transition
-        ensemble.state, ensemble.evaluation, run.n_grad, run.unstable = self.processes.join(
+        ensemble.state, ensemble.evaluation, run.warming.n_grad, run.unstable = self.processes.join(
             local_ensemble.state, local_ensemble.evaluation, n_grad, unstable
         )
         return Advance(chunk_of_all.upto(done), False, run.done, done == rows)

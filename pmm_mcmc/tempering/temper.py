@@ -20,7 +20,7 @@ from pmm_mcmc.model.reading import children_of
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import FinishedChunk
-from pmm_mcmc.run.findings import modes_of, noted
+from pmm_mcmc.run.findings import findings_of
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Request, fresh_seed, stored_run
 from pmm_mcmc.run.signals import StopRequest, stop_on_signals
@@ -137,7 +137,7 @@ def _tempered(request: Request) -> xr.DataTree:
             if driver.tuned:
                 if finished or request.store is None:
                     driver.weigh_modes()
-                driver.recorder.note(console.times() | noted(modes_of(driver.run.other_modes)))
+                driver.recorder.note(console.times() | findings_of(driver.run.other_modes))
     result = driver.result()
     draws = result["posterior"].sizes["draw"]
     if not finished:
