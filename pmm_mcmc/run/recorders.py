@@ -36,8 +36,6 @@ _LARGE = 2**30
 class _Recorder:
     """Recorder without a store: the run, and the attributes of its result."""
 
-    whole_chunks = False
-
     def __init__(self, layout: ResultTree, attrs: dict[str, Any], rows: int, seed: int):
         self.run: Any = None
         self.rows = rows
@@ -162,8 +160,6 @@ class StoreRecorder:
 
     ``run`` and ``seed`` are those of the stored run to continue, if there is one.
     """
-
-    whole_chunks = True  # a chunk that is not whole is not stored
 
     def __init__(self, path: str | os.PathLike[str], store: Store, rows: int, seed: int, processes: Processes):
         self._path = path

@@ -43,7 +43,6 @@ _INHERITED = (
 )  # fmt: skip
 
 _NUTS = "NUTS has it, which pm.sample() runs"
-_TEMPERS = "pmm.temper samples on a ladder of temperatures"
 # Arguments of pm.sample and its wrappers that have another name here or no meaning.
 _ELSEWHERE = {
     "init": "chains start within one unit of the model's initial point; initvals= says where else, and warm-up finds "
@@ -63,8 +62,7 @@ _ELSEWHERE = {
     "keep_warning_stat": "warnings are logged: leave it out",
     "device": "backend=pmm.Jax(device=...) says where JAX runs",
     "precision": "backend=pmm.Jax(precision=...) has others than double",
-    "ladder": _TEMPERS,
-    "reference": _TEMPERS,
+    "ladder": "pmm.temper(ladder=...) samples on a ladder of temperatures",
     "quiet": "progressbar=False and compute_convergence_checks=False are quiet",
     "progressbar_theme": "progressbar=False is all there is to choose",
     "mp_ctx": "chains run on threads, not in processes: leave it out, or give cores=",

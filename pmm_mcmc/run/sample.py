@@ -182,8 +182,8 @@ def sample(
     if not isinstance(blocking, bool):
         raise ValueError(f"blocking={blocking!r}: must be True or False")
     if blocking:
-        return _drawn(request, StopRequest())
-    return cast(xr.DataTree, Background(_drawn, request))  # so that other calls have the type of their result
+        return _run(request, StopRequest())
+    return cast(xr.DataTree, Background(_run, request))  # so that other calls have the type of their result
 
 
 def extend(
@@ -236,27 +236,24 @@ def extend(
     50
     """
     request = Request.checked(extend, locals(), FinishedRun.in_memory(dt))
-    return _drawn(request, StopRequest())
+    return _run(request, StopRequest())
 
 
-def _drawn(request: Request, stopped: StopRequest) -> xr.DataTree:
+def _run(request: Request, stopped: StopRequest) -> xr.DataTree:
     """Run what is requested and return its result."""
     with Console(request) as console:
         plan = SamplingPlan.of(request, console.announce)
-        if not plan.engine.structure.is_identity:
-            console.log("%s", plan.engine.structure.words)
+        structure = plan.engine.structure
+        if not structure.is_identity:
+            console.log("%s", structure.words)
         processes = plan.processes(request.chains)
         processes.check(request.store, draws=request.draws, resume=request.resume)
         seed = request.common_seed(processes)
         with processes.failing_together(), recorder_of(request, plan, seed, processes, console.log) as recorder:
             console.compiles("the method")
+            if recorder.run is None:
+                recorder.begin(_begin(request, plan, recorder.seed, console))
             run = recorder.run
-            if run is None:
-                run = _start(request, plan, recorder.seed)
-                trial = run.warm_start
-                if trial is not None and trial.outcome:
-                    console.log("%s", trial.words(float(run.n_grad.mean())))
-                recorder.begin(run)
             if not run.tuning:
                 recorder.note(run.attributes(plan))
             rule = stopping_rule(request.draws, request.chains, run.done, recorder, processes)
@@ -270,9 +267,8 @@ def _drawn(request: Request, stopped: StopRequest) -> xr.DataTree:
                 if finished:
                     bar.end_at(run.done)
             search = request.compute_convergence_checks and finished
-            needed = search or not plan.engine.structure.is_identity
-            so_far = recorder.so_far() if processes.primary and needed else {}
-            attributes = attributes_of(plan, run, so_far, search)
+            read = processes.primary and (search or not structure.is_identity)
+            attributes = attributes_of(plan, run, recorder.so_far() if read else {}, search)
             recorder.note(console.times() | attributes)
     result = recorder.result()
     done = run.done if request.keep == "moments" else result["posterior"].sizes["draw"]
@@ -291,15 +287,18 @@ def _drawn(request: Request, stopped: StopRequest) -> xr.DataTree:
     return result
 
 
-def _start(request: Request, plan: SamplingPlan, seed: int) -> Run:
+def _begin(request: Request, plan: SamplingPlan, seed: int, console: Console) -> Run:
     """Return a run whose chains are at their starts."""
     rng = np.random.default_rng(seed)
     positions = starts(plan, request.initvals, request.chains, request.superchains, rng)
     if plan.model is not None:
         check_direction(plan.model, positions[0], lambda x: density_at(plan.engine, x))
-    if request.start is not None:
-        trial = WarmStart(positions, draws_of_prior(plan, rng))
-        return request.start.begin(plan, request, trial, rng)
-    run = Run.start(plan, positions, request.tune, rng)
-    run.warming.prior = draws_of_prior(plan, rng) if request.adapts else None
+    if request.start is None:
+        run = Run.start(plan, positions, request.tune, rng)
+        run.warming.prior = draws_of_prior(plan, rng) if request.adapts else None
+        return run
+    trial = WarmStart(positions, draws_of_prior(plan, rng))
+    run = request.start.begin(plan, request, trial, rng)
+    if trial.outcome:
+        console.log("%s", trial.words(float(run.n_grad.mean())))
     return run

@@ -128,8 +128,7 @@ class VerdictRule(StoppingRule):
 def stopping_rule(draws: Any, chains: int, done: int, recorder: Any, processes: Processes) -> StoppingRule:
     """Return the rule for ``draws`` of each chain or "auto"; refuse fewer draws than the ``done`` ones of a store."""
     if draws == AUTO:
-        every = first_look(chains)
-        every = -(-every // recorder.rows) * recorder.rows if recorder.whole_chunks else every
+        every = -(-first_look(chains) // recorder.rows) * recorder.rows  # whole chunks
         return VerdictRule(every, done, recorder.so_far, processes)
     if done > draws:
         raise ValueError(f"draws={draws}: the store has {done} draws of each chain already; ask for more")

@@ -69,29 +69,28 @@ def complete(folder: Folder) -> bool:
 
 def differences(stored: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
     """Return the differences between the identities of two runs as text, empty if there are none."""
-    precise = stored.get("precision", "float64") == "float64"
-    tolerance = _TOLERANCE if precise else _SINGLE_TOLERANCE
+    tolerance = _TOLERANCE if stored.get("precision", "float64") == "float64" else _SINGLE_TOLERANCE
     texts = []
     for name in sorted(stored.keys() | identity.keys()):
         a = stored.get(name, _ABSENT)
         b = identity.get(name, _ABSENT)
-        if _same(a, b, tolerance):
-            continue
-        text = "other values at two fixed points, as of another model, other data or another format"
-        if not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray):
-            text = "not stored" if a is _ABSENT else f"stored {a!r}"
-            text += ", not given" if b is _ABSENT else f", given {b!r}"
-        texts.append(f"{name}: {text}")
+        if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+            if not _close(a, b, tolerance):
+                other = "other values at two fixed points, as of another model, other data or another format"
+                texts.append(f"{name}: {other}")
+        elif a != b and repr(a) != repr(b):  # NaN is not equal to itself
+            old = "not stored" if a is _ABSENT else f"stored {a!r}"
+            new = "not given" if b is _ABSENT else f"given {b!r}"
+            texts.append(f"{name}: {old}, {new}")
     return "; ".join(texts)
 
 
-def _same(a: Any, b: Any, tolerance: float) -> bool:
-    """Return whether two entries are equal; arrays up to rounding."""
-    arrays = isinstance(a, np.ndarray) + isinstance(b, np.ndarray)
-    if arrays == 2:
-        absolute = 1e-3 * tolerance * np.abs(a[np.isfinite(a)]).max(initial=0.0)
-        return a.shape == b.shape and np.allclose(b, a, tolerance, absolute, equal_nan=True)
-    return not arrays and (a == b or repr(a) == repr(b))  # NaN is not equal to itself
+def _close(a: Any, b: Any, tolerance: float) -> bool:
+    """Return whether two entries are arrays that are equal up to rounding."""
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or a.shape != b.shape:
+        return False
+    absolute = 1e-3 * tolerance * np.abs(a[np.isfinite(a)]).max(initial=0.0)
+    return np.allclose(b, a, tolerance, absolute, equal_nan=True)
 
 
 def stored_notes(folder: Folder) -> dict[str, dict[str, Any]]:
@@ -119,7 +118,7 @@ def stored_identity(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def stored_run_state(path: str | os.PathLike[str], types: Iterable[type]) -> Any:
-    """Return the newest whole checkpoint of a store, which stays as it is; errors as of :func:`last_whole`."""
+    """Return the newest whole checkpoint of a store without opening it to write; errors as of :func:`last_whole`."""
     folder = folder_at(path)
     layout = ArrayLayout(_settings(folder)["nodes"])
     return last_whole(folder, layout, types, folder.sizes())[0].state
