@@ -177,6 +177,13 @@ class Request:
         return isinstance(self.draws, str)
 
     @property
+    def on_tape(self) -> bool:
+        """Whether chains are to begin on a tape: unless a step, a ladder or another backend was asked for."""
+        default = (self.step is None or self.finished_run is not None) and self.reference is None
+        asked = self.backend == "tape" or (self.backend == "auto" and default)
+        return asked and not isinstance(self.model, LogDensity)
+
+    @property
     def adapts(self) -> bool:
         """Whether there is a warm-up."""
         return self.tune > 0
