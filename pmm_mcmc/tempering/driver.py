@@ -18,7 +18,7 @@ from pmm_mcmc.model.mixture import GaussianMixture
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups, groups_of
 from pmm_mcmc.run.console import Console
-from pmm_mcmc.run.driver import Advance, Driver, Stopped
+from pmm_mcmc.run.driver import Driver, FinishedChunk, Stopped
 from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.recorders import MemoryRecorder, StoreRecorder
@@ -85,7 +85,7 @@ class Tempering(Driver):
         """Whether all draws are made."""
         return self.tuned and self.run.done >= self.request.draws
 
-    def phase(self) -> Callable[[Stopped], Advance | None] | None:
+    def phase(self) -> Callable[[Stopped], FinishedChunk | None] | None:
         """Return the function that advances the present phase by a chunk; None after the last."""
         if not self.tuned:
             return self._tune
@@ -104,7 +104,7 @@ class Tempering(Driver):
         chains = self.request.chains
         return np.full(chains, n_grad / chains), np.zeros(chains)
 
-    def _draw(self, stopped: Stopped) -> Advance:
+    def _draw(self, stopped: Stopped) -> FinishedChunk:
         """Draw a chunk, of one scan for each draw, or as much of it as is finished when the run is stopped."""
         ladder = self.run
         replicas = ladder.replicas
@@ -131,7 +131,7 @@ class Tempering(Driver):
         chunk = Chunk(*(array[:, :done] for array in chunk))
         groups = groups_of(self.plan, chunk, setting, n_grad_before, "")
         groups["sample_stats"]["restart"] = arrived[:, :done]
-        return Advance(groups, False, ladder.done, done == rows)
+        return FinishedChunk(False, ladder.done, groups, done == rows)
 
     def _searched(self) -> int:
         """Search for modes that chains between prior and posterior are in; return the gradients of each replica.
