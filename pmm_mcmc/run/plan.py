@@ -58,22 +58,14 @@ class SamplingPlan:
         The arguments of the method, its engine, and the map from its draws to a result.
     statistics, setting
         Names of the statistics of its draws, and of the parts of its setting that are attributes of the result.
-    identity
-        Entries that must equal those of a stored run to continue it.
-    attributes
-        Attributes of the result.
+    identity, attributes
+        Entries that must equal those of a stored run to continue it; attributes of the result.
     group
         Number of chains that advance in lockstep.
-    model
-        The PyMC model, if there is one.
-    log_likelihood
-        Whether to compute the log likelihood.
-    var_names
-        The variables in the result; all for ``None``.
-    adjusted
-        Whether the draws are of the adjusted kernel.
-    density
-        The log density, if it is not that of a PyMC model: it may know names, a prior, and why it is not finite.
+    log_likelihood, adjusted, var_names
+        Whether to compute the log likelihood; whether draws are adjusted; the variables in the result, None for all.
+    model, density
+        The PyMC model or, without one, the log density, which may know names, a prior, and why it is not finite.
     prior_sampler
         On a ladder from the prior, a function of a key and a number that draws from it.
     """
@@ -86,10 +78,10 @@ class SamplingPlan:
     identity: dict[str, Any]
     attributes: dict[str, Any]
     group: int
-    model: Any
     log_likelihood: bool
+    adjusted: bool
     var_names: list[str] | None = None
-    adjusted: bool = False
+    model: Any = None
     density: LogDensity | None = None
     prior_sampler: Callable[[Sequence[int], int], np.ndarray] | None = None
 
@@ -163,9 +155,7 @@ class SamplingPlan:
         else:
             engine = devices.jax_engine(arguments, density, request.device, request.precision, request.chains)
         centre = np.zeros(density.d)
-        plan = cls._finished(request, engine, density.layout, centre, density.runs_on, None)
-        plan.density = density
-        return plan
+        return cls._of_engine(request, engine, density.runs_on, density.layout, centre, density=density)
 
     @classmethod
     def _of_model(cls, request: Request, backend: str, announce: Callable[[str], None]) -> SamplingPlan:
@@ -209,14 +199,13 @@ class SamplingPlan:
         engine.periods = periods_of(vars, model)
         include = ("posterior", "log_likelihood") if request.log_likelihood else ("posterior",)
         layout = model_layout(model, vars, point, "jax" if backend == "jax" else "numba", include)
-        plan = cls._finished(request, engine, layout, centre, backend, model)
-        plan.prior_sampler = sampler
-        return plan
+        return cls._of_engine(request, engine, backend, layout, centre, model=model, prior_sampler=sampler)
 
     @classmethod
-    def _finished(
-        cls, request: Request, engine: Any, layout: ResultTree, centre: np.ndarray, backend: str, model: Any
+    def _of_engine(
+        cls, request: Request, engine: Any, backend: str, layout: ResultTree, centre: np.ndarray, **source: Any
     ) -> SamplingPlan:
+        """Return the plan for an engine; ``source`` are the fields about what it samples."""
         step = request.step
         arguments = request.arguments
         precision = request.precision
@@ -242,10 +231,10 @@ class SamplingPlan:
         }  # fmt: skip
         if not engine.structure.is_identity:  # its numbers are a part of what is stored
             identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_parameters} numbers"
-        outputs = layout, statistics, setting
         plan = cls(
-            arguments, engine, *outputs, identity, attributes, group, model, request.log_likelihood, adjusted=adjusted
-        )
+            arguments, engine, layout, statistics, setting, identity, attributes, group,
+            log_likelihood=request.log_likelihood, adjusted=adjusted, **source,
+        )  # fmt: skip
         plan._choose_variables(request.var_names)
         identity |= identity_of(engine, layout, plan.values, centre)
         return plan
@@ -269,8 +258,7 @@ class SamplingPlan:
         if names is not None:
             valid = list(self.values(np.empty((1, 0, self.engine.d)))["posterior"])
             wanted = [names] if isinstance(names, str) else list(names)
-            unknown = [name for name in wanted if name not in valid]
-            if unknown or not wanted:
+            if not wanted or set(wanted) - set(valid):
                 raise ValueError(f"var_names={names!r}: must be some of {', '.join(valid)}")
             self.var_names = [name for name in valid if name in wanted]
         self.identity["var_names"] = self.var_names
@@ -300,20 +288,15 @@ class SamplingPlan:
         """Number of chains in one file of a store."""
         return self.group if self.group > 1 else _FILE
 
-    @property
-    def devices(self) -> int:
-        """Number of groups that advance at the same time, one on each device."""
-        return len(devices.platforms(self.engine))
-
     def processes(self, chains: int) -> Processes:
         """Return the processes that share the chains."""
-        return (
-            Processes.of_jax(chains, self.group) if self.attributes["backend"] == "jax" else Processes(slice(0, chains))
-        )
+        if self.attributes["backend"] == "jax":
+            return Processes.of_jax(chains, self.group)
+        return Processes(slice(0, chains))
 
     def batch(self, rows: int, chains: int) -> int:
         """Return the number of chains that advance together by ``rows`` draws: whole groups, one per device."""
-        unit = self.group * self.devices
+        unit = self.group * len(devices.platforms(self.engine))
         return min(chains, max(1, _BATCH_BYTES // (8 * self.numbers_per_draw * rows * unit)) * unit)
 
     @functools.cached_property
