@@ -103,7 +103,9 @@ class FinishedRun(NamedTuple):
         except StoreError as error:
             raise ValueError(f"{what}; {error}") from error
         if not isinstance(finished.run, Run) or finished.run.tuning or not finished.identity["tune"]:
-            raise ValueError("start: its run has no setting that a warm-up found to the end; leave start out")
+            raise ValueError(
+                "start: its run had no warm-up or ended during it, so that it has no setting; leave start out"
+            )
         return finished
 
     @classmethod

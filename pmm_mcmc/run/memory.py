@@ -42,7 +42,7 @@ def available_bytes() -> int | None:
 
     Linux: the minimum of ``MemAvailable`` and the memory left below the limits of this process's control groups and
     their parents (version 1 or 2: containers, batch systems), where inactive page cache does not count as used.
-    Elsewhere: the free pages by ``sysconf`` or, where these are not known (macOS), all pages, an upper bound.
+    Elsewhere: the free pages by ``sysconf`` or, if it does not count them (macOS), all pages, an upper bound.
     """
     kilobytes = _entry(_ROOT / "proc/meminfo", "MemAvailable")
     sizes = [*_groups_left(), _free_pages() if kilobytes is None else 1024 * kilobytes]

@@ -141,7 +141,7 @@ class SamplingPlan:
         if request.initvals is not None:
             vector_starts(density.start, request.initvals, request.chains, density.d)
         density = density.noncentred(arguments.noncentring if request.adapts or arguments.noncentring else None)
-        announce(f"{request.words}: {density.d} coordinates of a log density")
+        announce(f"{request.description}: {density.d} coordinates of a log density")
         if request.reference is not None:
             if density.runs_on == "numba":
                 raise ValueError(
@@ -177,7 +177,7 @@ class SamplingPlan:
         if request.start is not None:
             parts = flat_layout(vars, point)
             request.start.check(arguments, flat_names([(name, shape) for name, shape, *_ in parts]))
-        announce(f"{request.words}: [{', '.join(rv.name for rv in model.free_RVs)}]")
+        announce(f"{request.description}: [{', '.join(rv.name for rv in model.free_RVs)}]")
         # Without a warm-up there are no draws to learn the non-centring from.
         wanted = arguments.noncentring if request.adapts or arguments.noncentring else None
         sampler = None

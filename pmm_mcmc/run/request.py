@@ -194,8 +194,8 @@ class Request:
         return self.step.arguments.settled(others=False)
 
     @property
-    def words(self) -> str:
-        """The methods of the draws and of the warm-up."""
+    def description(self) -> str:
+        """The methods of the draws and of the warm-up, in words."""
         if not self.adjusted or self.arguments.kernel.adjusted:
             return self.arguments.words
         if self.adapts and self.reference is None:

@@ -24,10 +24,9 @@ DRAWS = 1000
 
 
 def first_look(chains: int) -> int:
-    """Return the number of draws of each chain before the first look: a divisor of :data:`DRAWS`.
+    """Return the draws of each chain before the first verdict: a divisor of :data:`DRAWS`, at least 20.
 
-    So many independent draws of all chains would estimate a mean to the verdict's limit; each chain has at least 20,
-    as a verdict requires.
+    So many draws of all chains, if they were independent, would estimate a mean to the verdict's limit.
     """
     needed = max(THRESHOLDS.mcse**-2.0 / chains, THRESHOLDS.fewest)
     return min((n for n in range(1, DRAWS + 1) if DRAWS % n == 0 and n >= needed), default=DRAWS)
@@ -82,10 +81,9 @@ class StoppingRule:
 class VerdictRule(StoppingRule):
     """The rule of ``draws="auto"``: a run ends once the verdict on its ``result()`` does not ask for more draws.
 
-    The first look, by the first of the processes, comes after ``every`` draws, each of the next after half as many
-    again, in whole multiples, or at a multiple of the limit, which is :func:`limit_after` of the draws ``done``
-    already.  So a run that was interrupted ends where one that was not does.  ``missing`` is why the last look asked
-    for more draws.
+    The verdict is asked after ``every`` draws, and again after half as many more, in multiples of ``every``, up to the
+    first limit above the ``done`` draws of an earlier run; so an interrupted run ends where another one does.  Of
+    several processes the first one asks.  ``missing`` is the reason of the last verdict to draw more.
     """
 
     prefix = "up to "

@@ -4,8 +4,8 @@ xarray itself writes the result without its draws, to memory, which gives the me
 do not grow.  Arrays with draws are then filled chunk by chunk, one file each: little-endian values, zstd, CRC-32C, as
 the metadata specify.  These files are encoded here, since zarr takes a millisecond for each array.
 
-Readers depend on the consolidated metadata alone, which contain the number of draws.  That of a commit is its ``rows``,
-by group.
+Readers depend on the consolidated metadata alone, which contain the number of draws.  ``rows`` are these numbers in a
+commit, by group.
 """
 
 from __future__ import annotations
