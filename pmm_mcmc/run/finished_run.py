@@ -19,7 +19,6 @@ from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.run.chunks import Groups
 from pmm_mcmc.run.fingerprint import coordinate_labels
 from pmm_mcmc.run.phases import Run
-from pmm_mcmc.run.stopping import DRAWS
 from pmm_mcmc.run.storage import StoreError, open_store
 from pmm_mcmc.run.storage.checkpoint import decode
 from pmm_mcmc.run.storage.reading import SOURCE
@@ -66,7 +65,11 @@ class FinishedRun(NamedTuple):
             If there is no checkpoint, or the result has been changed.
         """
         if not isinstance(result, xr.DataTree) or CHECKPOINT not in result.children:
-            raise ValueError(_no_checkpoint(result))
+            raise ValueError(
+                f"dt=<{type(result).__name__}>: must be the whole result of pmm.sample, with its group {CHECKPOINT!r}; "
+                "a run in a store goes on with pmm.sample(draws, store=..., resume=True), whose draws include those "
+                "that are there"
+            )
         finished = cls._of_checkpoint(result, "dt")
         sizes = result["posterior"].sizes
         chains = finished.identity["chains"]
@@ -208,20 +211,3 @@ class FinishedRun(NamedTuple):
             run.equilibration.tuned = former.tuned._replace(coordinates=setting.coordinates, steps_per_draw=1)
             run.equilibration.fixed = 0
         return run
-
-
-def _no_checkpoint(result: Any) -> str:
-    """Return why what has no checkpoint cannot be extended, and what can be done."""
-    posterior = result.children.get("posterior") if isinstance(result, xr.DataTree) else None
-    if posterior is None:
-        return (
-            f"dt=<{type(result).__name__}>: must be the whole result that pmm.sample returned, a DataTree; a run in a "
-            "store goes on with pmm.sample(..., store=..., resume=True)"
-        )
-    if posterior.attrs.get("inference_library") != "pmm_mcmc":
-        return "dt: is no result of pmm.sample, so that nothing is known to go on from; sample with pmm.sample"
-    more = posterior.sizes["draw"] + DRAWS
-    return (
-        f"dt: has no group {CHECKPOINT!r}; if its draws are in a store, it goes on with "
-        f"pmm.sample({more}, store=..., resume=True), whose draws include those that are there"
-    )
