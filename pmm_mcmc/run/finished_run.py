@@ -17,7 +17,6 @@ from pmm_mcmc.engines.contract import chains_of, empty_state, in_model_coordinat
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.run.chunks import Groups
-from pmm_mcmc.run.fingerprint import coordinate_labels
 from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.storage import StoreError, open_store
 from pmm_mcmc.run.storage.checkpoint import decode
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from pmm_mcmc.run.plan import SamplingPlan
     from pmm_mcmc.run.request import Request
 
-__all__ = ["CHECKPOINT", "TYPES", "FinishedRun"]
+__all__ = ["CHECKPOINT", "TYPES", "FinishedRun", "coordinate_labels"]
 
 # The group with the final state of a run in a result in memory.
 CHECKPOINT = "checkpoint"
@@ -211,3 +210,8 @@ class FinishedRun(NamedTuple):
             run.equilibration.tuned = former.tuned._replace(coordinates=setting.coordinates, steps_per_draw=1)
             run.equilibration.fixed = 0
         return run
+
+
+def coordinate_labels(names: Sequence[str]) -> list[str]:
+    """Return the last label of each variable of the sampled vector, in order: its name and shape."""
+    return list({name.partition("[")[0]: name for name in names}.values())

@@ -14,7 +14,7 @@ import pymc as pm
 
 from pmm_mcmc._version import __version__
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Engine
+from pmm_mcmc.engines.contract import Engine, evaluated_at
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.checks import check_initvals, check_model, model_of
@@ -26,7 +26,7 @@ from pmm_mcmc.model.result_tree import ResultTree, flat_names
 from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups
-from pmm_mcmc.run.fingerprint import identity_of
+from pmm_mcmc.run.finished_run import coordinate_labels
 from pmm_mcmc.run.on_tape import engine_of
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.steps.base import LangevinStep
@@ -236,7 +236,7 @@ class SamplingPlan:
             log_likelihood=request.log_likelihood, adjusted=adjusted, **source,
         )  # fmt: skip
         plan._choose_variables(request.var_names)
-        identity |= identity_of(engine, layout, plan.values, centre)
+        identity |= plan._identity_of_density(centre)
         return plan
 
     @property
@@ -262,6 +262,26 @@ class SamplingPlan:
                 raise ValueError(f"var_names={names!r}: must be some of {', '.join(valid)}")
             self.var_names = [name for name in valid if name in wanted]
         self.identity["var_names"] = self.var_names
+
+    def _identity_of_density(self, centre: np.ndarray) -> dict[str, Any]:
+        """Return entries by which a density is recognised, in another process and after a model is rebuilt.
+
+        They are its values and gradients at two points near ``centre``, sums of the variables there, the last label of
+        each variable of the sampled vector, and type, shape and dims of each variable.
+        """
+        points = centre + 0.1 * np.random.default_rng(0).standard_normal((2, len(centre)))
+        lp, gradient = evaluated_at(self.engine.evaluate, points)
+        groups = self.values(points[None])
+        variables = {f"{group}/{name}": values for group in groups for name, values in groups[group].items()}
+        sums = [values[0].reshape(2, -1).sum(axis=1, dtype=float) for values in variables.values()]
+        kinds = {name: f"{values.dtype} {list(values.shape[2:])}" for name, values in variables.items()}
+        dims = self.layout.dims
+        return {
+            "density": np.column_stack([lp, gradient]),
+            "derived": np.array(sums).reshape(len(sums), 2),
+            "coordinates": coordinate_labels(self.layout.names),
+            **{name: " ".join([kind, *dims.get(name.partition("/")[2], ())]) for name, kind in kinds.items()},
+        }
 
     def values(self, position: np.ndarray, tuning: bool = False) -> Groups:
         """Return the named values ``(chain, n, ...)`` of draws ``(chain, n, d)``, by group."""
