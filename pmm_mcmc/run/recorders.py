@@ -183,6 +183,7 @@ class StoreRecorder:
 
     def begin(self, run: Any) -> None:
         """Store the start of the chains."""
+        self.run = run
         self._commit(run)
 
     def put(self, groups: Groups, run: Any, complete: bool) -> None:
