@@ -209,12 +209,12 @@ class StoreRecorder:
         self._processes.agree("the setting that they have found", encode(run.tuned, "setting"))
         self._store.commit((run, joined))
 
-    def _aligned(self, group: str, arrays: dict[str, np.ndarray], more: bool) -> dict[str, np.ndarray]:
-        """Return the draws of warm-up that fill whole chunks, all of them at the end, and keep the others."""
+    def _aligned(self, group: str, arrays: dict[str, np.ndarray], tuning: bool) -> dict[str, np.ndarray]:
+        """Return the draws of warm-up that fill whole chunks, at its end all of them, and keep the others."""
         waiting = self._waiting.pop(group, {})
         joined = {name: np.concatenate([waiting[name], a], axis=1) if waiting else a for name, a in arrays.items()}
         length = next(iter(joined.values())).shape[1]
-        cut = length - length % self.rows if more else length
+        cut = length - length % self.rows if tuning else length
         if cut < length:
             self._waiting[group] = {name: values[:, cut:].copy() for name, values in joined.items()}
         return {name: values[:, :cut] for name, values in joined.items()}
