@@ -1,23 +1,34 @@
-"""Calibration by simulation: seconds of three models, and how often planted faults are found and sound models blamed.
+"""Calibration by simulation: its cost beside simuk, planted faults and false alarms: ``python -m benchmarks sbc``.
 
-``python benchmarks/sbc.py [REPLICATES] [RUNS]`` prints both tables: by default 1,000 replicates of each model, and 20
-runs of 150 replicates of each fault.
+``model``: three models, by ``pmm.sbc`` with 1,000 replicates and by simuk, which compiles each anew, with five: CPU
+seconds of all processes, after a replicate that compiles what is kept.  simuk's samplers run where they are named and
+installed (nutpie makes itself the default of ``pm.sample``, so in an environment of its own).
+
+``fault``: 150 replicates of a model in which what is drawn is not what the density says, or that a biased step samples,
+and of a sound one: ``--models fault --seeds $(seq 20)``.
 """
 
 from __future__ import annotations
 
 import logging
-import resource
+import os
 import sys
-import time
+from typing import Any
 
+import arviz as az
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from tables import RESULTS, Row, Rows, good, grouped
+from tasks import Task, main
 
 import pmm_mcmc as pmm
 
-SEED = 1
+OURS = "pmm.sbc"
+# What simuk hands to pm.sample.
+SIMUK = {"simuk, PyMC NUTS": {"nuts_sampler": "pymc"}, "simuk, nutpie": {"nuts_sampler": "nutpie"}}
+REPLICATES = {OURS: 1000} | dict.fromkeys(SIMUK, 5)
+OF_FAULTS = 150
 
 
 def eight_schools() -> pm.Model:
@@ -32,7 +43,7 @@ def eight_schools() -> pm.Model:
 
 def logistic() -> pm.Model:
     """Return a logistic regression of 200 observations on nine coefficients."""
-    x = np.random.default_rng(SEED).normal(size=(200, 8))
+    x = np.random.default_rng(1).normal(size=(200, 8))
     with pm.Model() as model:
         b = pm.Normal("b", 0, 1, shape=9)
         pm.Bernoulli("y", logit_p=b[0] + x @ b[1:], observed=np.zeros(200, int))
@@ -84,54 +95,109 @@ def with_fault(fault: str) -> pm.Model:
     return model
 
 
+MODELS = {"eight schools": eight_schools, "logistic regression": logistic, "50 groups": groups}
+FAULTS = ("none", "wrong prior", "missing Jacobian", "swapped index", "biased step")
+
+
 def cpu_seconds() -> float:
     """Return the CPU seconds of this process and of those that it waited for."""
-    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in both)
+    return sum(os.times()[:4])
 
 
-def main() -> None:
-    """Print both tables."""
-    logging.getLogger("pmm_mcmc").setLevel(logging.ERROR)
-    replicates = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    runs = int(sys.argv[2]) if len(sys.argv) > 2 else 20
-    print(
-        f"{replicates} replicates       seconds  CPU s a fit  least ESS  gradients  not trusted  calibrated", flush=True
-    )
-    for model in (eight_schools(), logistic(), groups()):
-        pmm.sbc(model, 2, random_seed=0, progressbar=False)  # compiles
-        began = time.perf_counter()
-        spent = cpu_seconds()
-        dt = pmm.sbc(model, replicates, random_seed=SEED, progressbar=False)
-        cpu = (cpu_seconds() - spent) / replicates
-        ess = np.median([dt["ess"].to_dataset().min(dim=dims_of(dt)).to_array().min("variable")])
-        untrusted = int((dt["fits"]["state"] != "trusted").sum())
-        name = {10: "eight schools", 9: "logistic, 9", 53: "50 groups"}[count(dt)]
-        print(
-            f"{name:20s} {time.perf_counter() - began:10.0f} {cpu:12.3f} {ess:10.0f} "
-            f"{float(dt['fits']['gradients'].mean()):10.0f} {untrusted:12d} {bool(dt.attrs['calibrated'])!s:>11s}",
-            flush=True,
-        )
-    print(f"\nfault             alarms in {runs} runs of 150 replicates", flush=True)
-    for fault in ("none", "wrong prior", "missing Jacobian", "swapped index", "biased step"):
-        model = with_fault(fault)
-        step = pmm.OLMC(step_size=1.0) if fault == "biased step" else None
-        alarms = [
-            not pmm.sbc(model, 150, step=step, random_seed=seed, progressbar=False).attrs["calibrated"]
-            for seed in range(runs)
-        ]
-        print(f"{fault:18s}{sum(alarms):6d}", flush=True)
+def least_effective(draws: dict[str, np.ndarray]) -> float:
+    """Return the least bulk effective sample size of draws ``(chain, draw, ...)`` by name."""
+    ess = az.ess(az.from_dict({"posterior": draws}))
+    return min(float(values.min()) for values in ess.data_vars.values())
 
 
-def dims_of(dt):
-    """Return the dims of parameters."""
-    return [dim for dim in dt["ess"].dims if dim != "replicate"]
+def by_simuk(model: pm.Model, options: dict[str, Any], replicates: int, seed: int) -> Row:
+    """Return effective draws of simuk's fits; they are kept in memory."""
+    import simuk
+
+    options = {"cores": 1, "chains": 4, "progressbar": False, "compute_convergence_checks": False, **options}
+    study = simuk.SBC(model, num_simulations=replicates, seed=seed, sample_kwargs=options, progress_bar=False)
+    study.run_simulations()
+    fits = [fit.unstack("sample").transpose("chain", "draw", ...) for fit in study.posteriors]
+    fits = [{name: fit[name].values for name in study.var_names} for fit in fits]
+    return {"ess": float(np.median([least_effective(fit) for fit in fits]))}
 
 
-def count(dt) -> int:
-    """Return the number of parameters."""
-    return sum(int(np.prod(values.shape[1:])) for values in dt["mean"].data_vars.values())
+def by_us(model: pm.Model, replicates: int, seed: int) -> Row:
+    """Return effective draws, gradients and outcome of a study."""
+    study = pmm.sbc(model, replicates, random_seed=seed, cores=1, progressbar=False)
+    ess = np.concatenate([v.values.reshape(replicates, -1) for v in study["ess"].data_vars.values()], axis=1)
+    return {
+        "ess": float(np.median(ess.min(axis=1))),
+        "gradients": float(study["fits"]["gradients"].mean()),
+        "untrusted": int((study["fits"]["state"] != "trusted").sum()),
+        "calibrated": bool(study.attrs["calibrated"]),
+    }
 
+
+def measured(target: str, sampler: str, seed: int, replicates: int | None) -> Row:
+    """Return the row of a study."""
+    logging.disable(logging.CRITICAL)
+    kind, name = target.split("/")
+    if kind == "fault":
+        step = pmm.OLMC(step_size=1.0) if name == "biased step" else None
+        study = pmm.sbc(with_fault(name), OF_FAULTS, step=step, random_seed=seed, cores=1, progressbar=False)
+        return {"alarm": not study.attrs["calibrated"], "sentence": study.attrs["sentence"]}
+    model = MODELS[name]()
+    number = replicates or REPLICATES[sampler]
+
+    def study(number: int) -> Row:
+        return by_us(model, number, seed) if sampler == OURS else by_simuk(model, SIMUK[sampler], number, seed)
+
+    study(1)
+    load = os.getloadavg()[0]
+    before = cpu_seconds()
+    row = study(number)
+    return {**row, "replicates": number, "cpu": cpu_seconds() - before, "load": load}
+
+
+def page(rows: Rows, facts: str) -> str:
+    """Return both tables."""
+    lines = [
+        "CPU seconds of a replicate and, in proportion to it, of 1,000; ESS is the least of a replicate, the median.",
+        "", facts, "",
+        f"{'':20s} {'':17s} {'replicates':>10s} {'a replicate':>11s} {'1,000':>7s} {'ESS':>6s} {'CPU s/1000 ESS':>14s} "
+        f"{'gradients':>9s} {'not trusted':>11s} {'calibrated':>10s}",
+    ]  # fmt: skip
+    for row in good(rows):
+        if row["target"].startswith("model/"):
+            each = row["cpu"] / row["replicates"]
+            ours = ""
+            if row["sampler"] == OURS:
+                ours = f"{row['gradients']:9.0f} {row['untrusted']:11d} {row['calibrated']!s:>10s}"
+            name = row["target"].partition("/")[2]
+            lines.append(
+                f"{name:20s} {row['sampler']:17s} {row['replicates']:10d} {each:11.3f} {1000 * each:7.0f} "
+                f"{row['ess']:6.0f} {1000 * each / row['ess']:14.3f} {ours}".rstrip()
+            )
+    lines += ["", f"Alarms, in runs of {OF_FAULTS} replicates"]
+    faults = grouped(row for row in good(rows) if row["target"].startswith("fault/"))
+    for target, of in faults.items():
+        lines.append(f"{target.partition('/')[2]:20s} {sum(row['alarm'] for row in of):3d} of {len(of)}")
+    failed = [
+        f"{row['target']}, {row['sampler']}, seed {row['seed']}: {row['error']}" for row in rows if "error" in row
+    ]
+    return "\n".join([*lines, "", f"Failed: {len(failed)}", *failed, ""])
+
+
+TASK = Task(
+    words=__doc__,
+    path=RESULTS / "sbc.json",
+    measure=measured,
+    page=page,
+    models=[*(f"model/{name}" for name in MODELS), *(f"fault/{name}" for name in FAULTS)],
+    samplers=[OURS],
+    others=[*SIMUK],
+    quick=["model/eight schools"],
+    seeds=(1,),
+    seconds=3600.0,
+    setting=lambda asked: {"replicates": asked.replicates or (10 if asked.quick else None)},
+    arguments={"--replicates": {"type": int, "help": "in place of the numbers above"}},
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(TASK))

@@ -53,7 +53,10 @@ class Inputs:
             If ``model`` is no PyMC model, or has no free variables, discrete ones, or no data.
         """
         if not isinstance(model, pm.Model):
-            raise ValueError(f"model={type(model).__name__}(...): must be a PyMC model")
+            raise ValueError(
+                f"model={type(model).__name__}(...): must be a PyMC model, which takes other data; of log densities, "
+                "make one for each data set and start it from the first result: pmm.sample(model=..., start=dt)"
+            )
         check_free(model)
         check_discrete(model, ".")
         if not model.observed_RVs and (simulated or not model.data_vars):

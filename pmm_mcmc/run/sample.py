@@ -160,8 +160,9 @@ def sample(
     run of as many by number.  It needs two chains or more if only moments are kept.
 
     ``start`` costs 8 gradients of each chain at former draws, from which chains begin, in the ratio of the densities
-    where that is stable (Pareto :math:`k < 0.7`), one block of up to 16 transitions, and some 8 more for ascents to
-    other modes.  A line and the attribute ``start`` say "fits", "refined" (warm-up goes on from it) or "dropped".
+    where that is stable (Pareto :math:`k < 0.7`), one block of up to 16 transitions, and some 8 more for four ascents,
+    which replace the search for other modes where the setting fits.  A line and the attribute ``start`` say "fits",
+    "refined" (warm-up goes on from it) or "dropped".
 
     With the first draws, a line says what all of them will cost: gradients of each chain, and the time at their rate.
 

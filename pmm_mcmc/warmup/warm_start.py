@@ -2,8 +2,9 @@ r"""A start from a former run: its setting is checked on one block of the new po
 
 Chains start from draws of the former run, resampled in the ratio of the two densities :math:`p_{new} / p_{former}`
 where it is bounded enough (Pareto :math:`k < 0.7` of the smoothed ratios [1]_), otherwise taken as they are.  At all of
-them positions and gradients must have the same spread in whitened coordinates.  Then the chains advance by one block of
-the kernel of the draws, whose setting
+them positions and gradients must have the same spread in whitened coordinates: where some differ, the setting is
+refined, where half of them do by far, dropped.  Then the chains advance by one block of the kernel of the draws, whose
+setting
 
 - **fits** if the block is past the transient and whitened by the criterion by which a warm-up freezes its
   preconditioner, Stein's identity holds in each coordinate, and each chain accepts most of its steps;
@@ -146,10 +147,12 @@ class WarmStart:
         g = tuned.coordinates.pull_back(gradient[finite])
         with np.errstate(all="ignore"):
             scale = np.sqrt(y.std(axis=0) / g.std(axis=0))
-        off = float(np.max(np.maximum(scale, 1.0 / scale), where=np.isfinite(scale) & (scale > 0.0), initial=1.0))
-        if off > THRESHOLDS.other_scale:
-            far = off > THRESHOLDS.other_scale**2
-            self.end(DROPPED if far else REFINED, f"a scale has changed by a factor of {off:.2g}")
+            change = np.maximum(scale, 1.0 / scale)
+        change = change[np.isfinite(change)]
+        if change.max(initial=1.0) > THRESHOLDS.other_scale:
+            # A group whose data are left out changes its own scales alone.
+            far = np.median(change) > THRESHOLDS.other_scale**2
+            self.end(DROPPED if far else REFINED, f"a scale has changed by a factor of {change.max():.2g}")
 
     def judge(self, engine: Engine, tuned: TunedParameters, block: Block, rng: np.random.Generator) -> int:
         """Judge the setting by a block of draws, with whole evaluations; return the gradients spent for it."""
@@ -181,6 +184,7 @@ class WarmStart:
     def words(self, n_grad: float) -> str:
         """Return the line that says what became of the setting."""
         if self.outcome == FITS:
-            return f"start: the setting of the former run fits; {n_grad:.0f} gradients"
+            searched = "four ascents in place of the search for modes"
+            return f"start: the setting of the former run fits; {n_grad:.0f} gradients, with {searched}"
         then = "warm-up goes on from it" if self.outcome == REFINED else "dropped for a cold start"
         return f"start: the setting of the former run does not fit ({self.reason}): {then}"

@@ -3,8 +3,10 @@
 import logging
 
 import numpy as np
+import numpyro_models
 import pymc as pm
 import pytest
+from stan_programs import REGRESSION
 
 import pmm_mcmc as pmm
 
@@ -98,3 +100,25 @@ def test_a_fit_that_fails_is_reported_and_stays(model, caplog):
     assert dt["fits"]["state"].values.tolist() == ["trusted", "failed"]
     assert "Fit 1 is failed" in caplog.text
     assert np.isnan(dt["mean"]["slope"].values[1])
+
+
+def jax_density():
+    return pmm.LogDensity.from_jax(lambda x: -0.5 * (x**2).sum(), 1)
+
+
+def numpyro_density():
+    return pmm.LogDensity.from_numpyro(numpyro_models.divorce, *numpyro_models.divorce_data())
+
+
+def stan_density():
+    return pmm.LogDensity.from_stan(REGRESSION)
+
+
+@pytest.mark.parametrize("build", [jax_density, numpyro_density, stan_density, lambda: numpyro_models.divorce])
+def test_what_holds_its_data_is_refused_with_the_loop_in_place_of_it(build):
+    density = build()
+    words = r"model=\w+\(\.\.\.\): must be a PyMC model.*make one for each data set.*pmm.sample\(model=..., start=dt\)"
+    with pytest.raises(ValueError, match=words):
+        pmm.refit(density, [{"y": [1.0]}])
+    with pytest.raises(ValueError, match=words):
+        pmm.sbc(density, 10)

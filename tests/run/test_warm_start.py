@@ -6,13 +6,16 @@ Draws are compared with exact moments: at four standard errors of each of ten nu
 import re
 
 import numpy as np
+import numpyro_models
 import pymc as pm
 import pytest
 import xarray as xr
 from sampling_runs import Stop, assert_same
+from stan_programs import SCHOOLS, SCHOOLS_DATA
 from warm_starts import (
     QUIET,
     another_model,
+    hierarchy,
     jax_regression,
     planted,
     regression,
@@ -35,6 +38,20 @@ def sample(model, **options):
 
 def outcome(result):
     return state_of(result)[2].warm_start.outcome
+
+
+def assert_moments_of(one, two):
+    """Two results of 2000 draws have the same means and squares, to four standard errors."""
+    for name, values in one["posterior"].data_vars.items():
+        for power in (1, 2):
+            both = [
+                (tree["posterior"][name].values - float(values.mean())).reshape(4, 2000, -1) ** power
+                for tree in (one, two)
+            ]
+            batches = [array.reshape(4 * 20, 100, -1).mean(axis=1) for array in both]
+            error = np.sqrt(sum(b.var(axis=0, ddof=1) / len(b) for b in batches))
+            first, second = (array.mean(axis=(0, 1)) for array in both)
+            assert (np.abs(first - second) < 4 * error).all()
 
 
 @pytest.fixture(scope="module", params=list(BUILDERS))
@@ -67,15 +84,7 @@ def test_with_more_data_it_is_kept_at_fifty_gradients_and_draws_are_those_of_a_c
     warm = sample(model, draws=2000, random_seed=4, start=former)
     assert outcome(warm) == warm["posterior"].attrs["start"] == "fits"
     assert spent(warm) <= 55 < 150 < spent(cold)
-    for name, values in warm["posterior"].data_vars.items():
-        for power in (1, 2):
-            one, two = (
-                (tree["posterior"][name].values - float(values.mean())).reshape(4, 2000, -1) ** power
-                for tree in (warm, cold)
-            )
-            batches = [a.reshape(4 * 20, 100, -1).mean(axis=1) for a in (one, two)]
-            error = np.sqrt(sum(b.var(axis=0, ddof=1) / len(b) for b in batches))
-            assert (np.abs(one.mean(axis=(0, 1)) - two.mean(axis=(0, 1))) < 4 * error).all()
+    assert_moments_of(cold, warm)
 
 
 WRONG = {
@@ -197,6 +206,41 @@ def test_what_cannot_be_a_start_is_refused_before_anything_is_compiled(standing,
             sample(**{"model": standing} | options)
 
 
+@pytest.mark.parametrize("groups", [(None, 3), (3, None)])
+def test_where_a_group_is_left_out_or_added_the_setting_is_refined(groups):
+    former, new = (hierarchy(group) for group in groups)
+    cold = sample(new, draws=2000, random_seed=3)
+    warm = sample(new, draws=2000, random_seed=4, start=sample(former))
+    trial = state_of(warm)[2].warm_start
+    assert trial.outcome == "refined"
+    assert float(re.search(r"a scale has changed by a factor of (\d+)", trial.reason)[1]) > 4
+    assert spent(warm) < 0.85 * spent(cold)
+    assert_moments_of(cold, warm)
+
+
+def numpyro_regression(count):
+    return pmm.LogDensity.from_numpyro(numpyro_models.divorce, *(a[:count] for a in numpyro_models.divorce_data()))
+
+
+def stan_schools(count):
+    """Eight schools whose errors are those of more or fewer pupils."""
+    errors = [(50 / count) ** 0.5 * error for error in SCHOOLS_DATA["sigma"]]
+    return pmm.LogDensity.from_stan(SCHOOLS, SCHOOLS_DATA | {"sigma": errors})
+
+
+@pytest.mark.parametrize(
+    ("build", "options"),
+    [(numpyro_regression, {}), (stan_schools, {}), (lambda n: regression(2 * n), {"backend": "jax"})],
+    ids=["numpyro", "stan", "jax"],
+)
+def test_densities_of_numpyro_and_stan_and_jax_start_from_a_former_run(build, options):
+    former = sample(build(45), **options)
+    warm = sample(build(50), start=former, **options)
+    assert outcome(warm) == "fits"
+    assert spent(warm) < 0.6 * spent(sample(build(50), **options))
+    assert outcome(sample(build(50), start=planted(former, scaled(10.0)), **options)) == "dropped"
+
+
 def pm_model(size):
     with pm.Model() as model:
         pm.Normal("a"), pm.Normal("b", shape=size), pm.HalfNormal("s")
@@ -206,7 +250,10 @@ def pm_model(size):
 def test_the_line_says_what_became_of_the_setting(standing, earlier, caplog):
     caplog.set_level("INFO", "pmm_mcmc")
     for start, words in (
-        (earlier, r"start: the setting of the former run fits; 3\d gradients$"),
+        (
+            earlier,
+            r"start: the setting of the former run fits; 3\d gradients, with four ascents in place of the search",
+        ),
         (
             planted(earlier, scaled(10.0)),
             r"start: .* does not fit \(a scale has changed by a factor of 10\): dropped for a cold start",

@@ -38,6 +38,18 @@ def jax_regression(rows=100, sign=1.0, sd=1.0):
     return pmm.LogDensity.from_jax(log_density, 5)
 
 
+def hierarchy(left_out=None):
+    """Ten groups with twenty observations each, the data of one of them ``left_out``."""
+    of_group = np.arange(200) % 10
+    rng = np.random.default_rng(3)
+    y = 3.0 * rng.normal(size=10)[of_group] + 0.7 * rng.normal(size=200)
+    rows = of_group != left_out
+    with pm.Model() as model:
+        a = pm.Normal("a", pm.Normal("mu", 0.0, 5.0), pm.HalfNormal("tau", 5.0), shape=10)
+        pm.Normal("y", a[of_group[rows]], pm.HalfNormal("s", 2.0), observed=y[rows])
+    return model
+
+
 def two_modes(weights):
     """Gaussians of sd 0.7 at -3 and 3 in both coordinates, with these weights."""
     with pm.Model() as model:
