@@ -94,10 +94,10 @@ class TapedEngine:
         options: Any = {"thin": thin, "tolerance": tolerance}
         if on_tape == rows:
             return self._tape.advance(setting, chains, rows, **options)
-        first = self._tape.advance(setting, chains, on_tape, **options)
-        rest = Ensemble(chains.state, chains.evaluation, chains.keys, chains.transition + on_tape * thin)
-        second = self._compiled().advance(setting, rest, rows - on_tape, **options)
-        return Chunk(*(np.concatenate(arrays, axis=1) for arrays in zip(first, second, strict=True)))
+        head = self._tape.advance(setting, chains, on_tape, **options)
+        later = Ensemble(chains.state, chains.evaluation, chains.keys, chains.transition + on_tape * thin)
+        tail = self._compiled().advance(setting, later, rows - on_tape, **options)
+        return Chunk(*(np.concatenate(arrays, axis=1) for arrays in zip(head, tail, strict=True)))
 
 
 def ready(engine: Any, transition: int, console: Console, stopped: Any) -> bool:
@@ -158,10 +158,10 @@ def _gradient(tape: Tape) -> float:
     """Return the seconds that a tape takes on average."""
     instruction, element, function, product = _GRADIENT
     code, rows, columns = (tape.code[:, i].astype(float) for i in range(3))
-    own = code != loop.FOREIGN
-    calls = own & (code >= loop.SIGMOID) & (code <= loop.CALL)
-    seconds = instruction * len(code) + (np.where(calls, function, element) * rows * columns)[own].sum()
+    foreign = code == loop.FOREIGN
+    calls = (code >= loop.SIGMOID) & (code <= loop.CALL)
+    seconds = instruction * len(code) + (np.where(calls, function, element) * rows * columns)[~foreign].sum()
     for name, cells in _SIZES.items():
-        each = tape.code[~own & (tape.code[:, 1] == address_of(name))].astype(float)
+        each = tape.code[foreign & (tape.code[:, 1] == address_of(name))].astype(float)
         seconds += product * each[:, cells].prod(axis=1).sum()
     return float(seconds)

@@ -180,8 +180,9 @@ class Request:
     def on_tape(self) -> bool:
         """Whether chains are to begin on a tape: unless a step, a ladder or another backend was asked for."""
         default = (self.step is None or self.finished_run is not None) and self.reference is None
-        asked = self.backend == "tape" or (self.backend == "auto" and default)
-        return asked and not isinstance(self.model, LogDensity)
+        if isinstance(self.model, LogDensity):
+            return False
+        return self.backend == "tape" or (self.backend == "auto" and default)
 
     @property
     def adapts(self) -> bool:
