@@ -13,7 +13,8 @@ rest is as ``(a, H)`` say.  There are four kinds of children:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 from pmm_mcmc.coordinates.elementwise import undone
 from pmm_mcmc.coordinates.walk_loops import undo_rows
 
-__all__ = ["Child", "Undone", "or_nan"]
+__all__ = ["Child", "Undone", "or_nan", "parameter_slices"]
 
 
 class Undone(NamedTuple):
@@ -146,6 +147,12 @@ class Child(NamedTuple):
         elif self.kind != "elementwise":
             B = (B * B).sum(axis=-1)  # the diagonal of C C'
         return (1.0 / B).reshape(len(B), -1)
+
+
+def parameter_slices(children: Sequence[Child]) -> list[slice]:
+    """Return where the parameters of each child are among those of a non-centring."""
+    ends = np.cumsum([0, *(child.n_parameters for child in children)]).tolist()
+    return [slice(begin, end) for begin, end in pairwise(ends)]
 
 
 def _log_diagonal(matrix: np.ndarray) -> np.ndarray:

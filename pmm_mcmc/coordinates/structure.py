@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.coordinates.child import Child, Undone
+from pmm_mcmc.coordinates.child import Child, Undone, parameter_slices
 from pmm_mcmc.coordinates.factors import Factor
 from pmm_mcmc.coordinates.regression import learn_elementwise, learn_grouped
 from pmm_mcmc.coordinates.signs import Signs
@@ -70,10 +70,10 @@ class Structure:
         self._signs = signs or Signs(np.zeros(0, int), np.zeros((d, 0), int), ())
         self.signed = self._signs.signed
         self._factors = factors
-        ends = np.cumsum([0, *(child.n_parameters for child in children)])
-        self.n_parameters = int(ends[-1]) + len(self.signed)
-        self._of_child = [slice(*ends[i : i + 2]) for i in range(len(children))]  # its parameters
-        self._of_signs = slice(int(ends[-1]), None)
+        n_of_children = sum(child.n_parameters for child in children)
+        self.n_parameters = n_of_children + len(self.signed)
+        self._of_child = parameter_slices(children)
+        self._of_signs = slice(n_of_children, None)
         # Each draw has a matrix for each group.
         sizes = (child.size * child.shape[-1] if child.shape else 1 for child in children)
         self._rows = max(_NUMBERS // max(max(sizes, default=d), 1), 1)

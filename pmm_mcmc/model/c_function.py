@@ -1,12 +1,13 @@
 """C functions by their address, in the signature that the engine calls.
 
-One shim for each signature reads the address from the table of :data:`pmm_mcmc.model.native.SIGNATURE` and calls it, so
-that nothing is compiled for another function.
+One compiled function reads the address from the table of :data:`pmm_mcmc.model.native.SIGNATURE` and calls it, whatever
+function it is.
 """
 
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 from typing import Any
 
 import numba
@@ -18,7 +19,7 @@ from numba.extending import intrinsic
 
 from pmm_mcmc.model.native import SIGNATURE
 
-__all__ = ["CFunction", "call_function", "of_stan"]
+__all__ = ["CFunction", "evaluate", "native"]
 
 _NUMBERS = types.CPointer(types.double)
 _WANTED = types.intc(types.size_t, _NUMBERS, _NUMBERS, _NUMBERS, types.voidptr)
@@ -26,7 +27,7 @@ _FORM = "int f(size_t n, const double* x, double* gradient, double* value, void*
 _ACCEPTED = "an integer address, a ctypes function or a numba.cfunc"
 
 
-def call_function(of_stan: bool) -> Any:
+def _calling(of_stan: bool) -> Any:
     """Return an intrinsic ``call(address, data, n, x, gradient) -> (code, value)``, the arrays by their addresses."""
     returned = types.Tuple((types.int32, types.float64))
 
@@ -34,91 +35,89 @@ def call_function(of_stan: bool) -> Any:
     def call(typingctx, address, data, n, x, gradient):
         def codegen(context, builder, signature, args):
             address, data, n, x, gradient = args
-            integer = ir.IntType(32)
+            flag = ir.IntType(1)
             double = ir.DoubleType()
-            byte = ir.IntType(8)
-            number = double.as_pointer()
-            anything = byte.as_pointer()
-            size = ir.IntType(types.size_t.bitwidth)
+            numbers = double.as_pointer()
+            anything = ir.IntType(8).as_pointer()
             value = cgutils.alloca_once_value(builder, ir.Constant(double, float("nan")))
             builder.store(ir.Constant(double, float("nan")), value)
-            data, x, gradient = (
-                builder.inttoptr(number_of, kind)
-                for number_of, kind in ((data, anything), (x, number), (gradient, number))
-            )
+            data = builder.inttoptr(data, anything)
+            x, gradient = (builder.inttoptr(address_of, numbers) for address_of in (x, gradient))
             if of_stan:  # (model, propto, jacobian, theta, value, gradient, message); C's bool is a byte of 0 or 1
-                kinds = [anything, ir.IntType(1), ir.IntType(1), number, number, number, anything]
-                yes = ir.Constant(ir.IntType(1), 1)
-                no_message = ir.Constant(anything, None)
-                passed = [data, yes, yes, x, value, gradient, no_message]
+                kinds = [anything, flag, flag, numbers, numbers, numbers, anything]
+                yes = ir.Constant(flag, 1)
+                arguments = [data, yes, yes, x, value, gradient, ir.Constant(anything, None)]
+                attributes = {1: ("zeroext",), 2: ("zeroext",)}
             else:
-                kinds = [size, number, number, number, anything]
-                passed = [n, x, gradient, value, data]
-            kind = ir.FunctionType(integer, kinds)
-            callee = builder.inttoptr(address, kind.as_pointer())
-            if of_stan:
-                code = builder.call(callee, passed, arg_attrs={1: ("zeroext",), 2: ("zeroext",)})
-            else:
-                code = builder.call(callee, passed)
+                kinds = [ir.IntType(types.size_t.bitwidth), numbers, numbers, numbers, anything]
+                arguments = [n, x, gradient, value, data]
+                attributes = {}
+            callee = builder.inttoptr(address, ir.FunctionType(ir.IntType(32), kinds).as_pointer())
+            code = builder.call(callee, arguments, arg_attrs=attributes)
             return context.make_tuple(builder, returned, (code, builder.load(value)))
 
-        return returned(types.int64, types.int64, types.int64, types.int64, types.int64), codegen
+        return returned(*[types.int64] * 5), codegen
 
     return call
 
 
-def _shims(of_stan: bool) -> tuple[Any, Any]:
-    """Return a C function of the engine's signature, that calls what its table says, and one that returns the code."""
-    call = call_function(of_stan)
+_call = _calling(of_stan=False)
+_call_of_stan = _calling(of_stan=True)
 
-    @njit
-    def evaluate(x, gradient, table):
-        return call(table[0], table[1], len(x), x.ctypes.data, gradient.ctypes.data)
+
+@njit
+def evaluate(x, gradient, table):
+    """Fill the gradient at ``x``, and return the code and the value of the function of :attr:`CFunction.table`."""
+    if table[2]:
+        return _call_of_stan(table[0], table[1], len(x), x.ctypes.data, gradient.ctypes.data)
+    return _call(table[0], table[1], len(x), x.ctypes.data, gradient.ctypes.data)
+
+
+@cache
+def native() -> Any:
+    """Return the C function that the engine calls, which calls what its table says."""
 
     @cfunc(SIGNATURE)
     def native(x, gradient, table, d):
-        position = carray(x, (d,))
-        slope = carray(gradient, (d,))
-        code, value = call(table[0], table[1], d, position.ctypes.data, slope.ctypes.data)
+        code, value = evaluate(carray(x, (d,)), carray(gradient, (d,)), carray(table, (3,)))
         return value if code == 0 else np.nan
 
-    return native, evaluate
-
-
-_SHIMS: dict[bool, tuple[Any, Any]] = {}
+    return native
 
 
 class CFunction:
-    """A C function with its data.
+    """A C function with its data; ``owner`` is what must live as long as it.
 
     Attributes
     ----------
-    native
-        The function that the engine calls.
-    table : (2,) int64
-        The addresses of the function and of its data.
-    of_stan
-        Whether the function has the form of BridgeStan's.
+    table : (3,) int64
+        The addresses of the function and of its data, and whether it has the form of BridgeStan's.
     """
 
     def __init__(self, address: int, data: int, owner: Any, of_stan: bool = False):
-        if of_stan not in _SHIMS:
-            _SHIMS[of_stan] = _shims(of_stan)
-        self.native, self._evaluate = _SHIMS[of_stan]
         # As signed numbers, which is what an address above 2^63 becomes.
-        self.table = np.array([address, data], dtype=np.uint64).view(np.int64)
+        self.table = np.array([address, data, of_stan], dtype=np.uint64).view(np.int64)
         self._owner = owner
-        self.of_stan = of_stan
 
     @classmethod
     def of_pointer(cls, address: Any, data: Any) -> CFunction:
         """Check the arguments of :meth:`pmm_mcmc.LogDensity.from_pointer`."""
         return cls(_address_of(address), _data_at(data), (address, data))
 
+    @classmethod
+    def of_stan(cls, model: Any) -> CFunction:
+        """Return ``bs_log_density_gradient`` of a ``bridgestan.StanModel``.
+
+        Constants are dropped, and the Jacobian of the constraints is part of the density.
+        """
+        address = ctypes.cast(model.stanlib.bs_log_density_gradient, ctypes.c_void_p).value
+        assert address is not None
+        return cls(address, int(model.model), model, of_stan=True)
+
     def explain(self, x: np.ndarray) -> str:
         """Say why there is no finite value at ``x``."""
         gradient = np.full(len(x), np.nan)
-        code, value = self._evaluate(np.array(x, dtype=float), gradient, self.table)
+        code, value = evaluate(np.array(x, dtype=float), gradient, self.table)
         if code:
             return f"the C function returned code {code}"
         bad = np.flatnonzero(~np.isfinite(gradient))
@@ -162,13 +161,3 @@ def _data_at(data: Any) -> int:
     if isinstance(data, int | np.integer) and not isinstance(data, bool) and 0 <= int(data) < 2**64:
         return int(data)
     raise ValueError(f"data={data!r}: must be None, an address, a NumPy array or a ctypes object")
-
-
-def of_stan(library: Any, model: int, owner: Any) -> CFunction:
-    """Return the function ``bs_log_density_gradient`` of a BridgeStan library, for a model by its address.
-
-    Constants are dropped, and the Jacobian of the constraints is part of the density.
-    """
-    address = ctypes.cast(library.bs_log_density_gradient, ctypes.c_void_p).value
-    assert address is not None
-    return CFunction(address, model, owner, of_stan=True)

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import carray, cfunc, njit
 
+from pmm_mcmc.coordinates.child import parameter_slices
 from pmm_mcmc.coordinates.elementwise import elementwise
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.model.c_function import CFunction, call_function
-from pmm_mcmc.model.children import described
+from pmm_mcmc.model.c_function import CFunction, evaluate
+from pmm_mcmc.model.children import noncentred_children
 from pmm_mcmc.model.native import SIGNATURE, as_pointer
 
 __all__ = [
@@ -29,8 +31,8 @@ __all__ = [
     "Elements",
     "LocationOrScale",
     "PointerChild",
-    "composed",
     "elements_of",
+    "noncentred_native",
 ]
 
 # Maps from a coordinate to the value of a parent.
@@ -142,10 +144,9 @@ def _pull_many(z, gradient, coordinates, parents, numbers, noncentring):
     return x, slope
 
 
-def _native() -> Any:
-    # The table is that of Elements.table.
-    call = call_function(False)
-    of_stan = call_function(True)
+@cache
+def noncentred_native() -> Any:
+    """Return the C function of ``z`` for the engine, which reads :meth:`Elements.table`."""
 
     @cfunc(SIGNATURE)
     def native(z_pointer, evaluation_pointer, table, d):
@@ -159,10 +160,7 @@ def _native() -> Any:
         x = np.empty(d)
         gradient = np.empty(d)
         log_det = _place(z, coordinates, parents, numbers, noncentring, x)
-        if table[2]:
-            code, value = of_stan(table[0], table[1], d, x.ctypes.data, gradient.ctypes.data)
-        else:
-            code, value = call(table[0], table[1], d, x.ctypes.data, gradient.ctypes.data)
+        code, value = evaluate(x, gradient, carray(table, (3,)))
         if code != 0:
             return np.nan
         for i in range(d):
@@ -177,9 +175,6 @@ def _native() -> Any:
         return value + log_det
 
     return native
-
-
-_NATIVE: list[Any] = []
 
 
 class Elements(NamedTuple):
@@ -197,13 +192,12 @@ class Elements(NamedTuple):
     def table(self, function: CFunction, with_evaluation: bool, numbers: np.ndarray) -> np.ndarray:
         """Return the table of the composed function.
 
-        It has address and data of ``function`` and whether it has the form of BridgeStan's; whether evaluations are
-        filled or gradients only (``with_evaluation``); the number of elements; and the addresses of their coordinates,
-        parents, numbers and noncentring.
+        It has the table of ``function``; whether evaluations are filled or gradients only (``with_evaluation``); the
+        number of elements; and the addresses of their coordinates, parents, numbers and noncentring.
         """
         arrays = self.coordinates, self.parents, self.numbers, self.a_and_h(numbers)
         addresses = [array.ctypes.data for array in arrays]
-        entries = [*function.table, function.of_stan, with_evaluation, len(self.coordinates), *addresses]
+        entries = [*function.table, with_evaluation, len(self.coordinates), *addresses]
         table = np.array(entries, dtype=np.int64)
         weakref.finalize(table, list, arrays).atexit = False
         return table
@@ -228,15 +222,11 @@ def elements_of(
     ValueError
         If a choice names a child that does not exist.
     """
-    noncentred = described(children, choices)
+    noncentred = noncentred_children(children, choices)
     if not noncentred:
         return None
     laws = [children[child.name][1:] for child in noncentred]
-    ends = np.cumsum([0, *(child.n_parameters for child in noncentred)])
-    order = [
-        begin + np.arange(child.n_parameters).reshape(2, child.size).T
-        for begin, child in zip(ends, noncentred, strict=False)
-    ]
+    order = [np.arange(s.start, s.stop).reshape(2, -1).T for s in parameter_slices(noncentred)]
     elements = Elements(
         np.concatenate([np.arange(d)[child.at] for child in noncentred]),
         np.concatenate([np.stack([mu.coordinate, L.coordinate], axis=1) for mu, L in laws]),
@@ -253,10 +243,3 @@ def elements_of(
         return _pull_many(z, gradient, *elements[:3], elements.a_and_h(noncentring))
 
     return Structure(d, noncentred, scales, pull), elements
-
-
-def composed() -> Any:
-    """Return the C function of ``z`` for the engine, which reads :meth:`Elements.table`."""
-    if not _NATIVE:
-        _NATIVE.append(_native())
-    return _NATIVE[0]

@@ -1,4 +1,4 @@
-"""What is wrong with a PyMC model, or with the values that chains are to start at, before anything is compiled."""
+"""Checks of a PyMC model and of initial values, made before anything is compiled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 
 from pmm_mcmc.model.initial_points import checked_values, for_chains
-from pmm_mcmc.model.outputs import python_function
+from pmm_mcmc.model.interpreted import python_function
 
 __all__ = [
     "check_direction",

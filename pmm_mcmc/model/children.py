@@ -7,7 +7,7 @@ from typing import Any
 
 from pmm_mcmc.coordinates.child import Child
 
-__all__ = ["described", "in_order"]
+__all__ = ["in_order", "noncentred_children"]
 
 
 def in_order(needs: Mapping[Any, Collection[Any]]) -> list[Any]:
@@ -18,7 +18,7 @@ def in_order(needs: Mapping[Any, Collection[Any]]) -> list[Any]:
     return ordered
 
 
-def described(children: Mapping[str, tuple[slice, Any, Any]], choices: Mapping[str, str]) -> list[Child]:
+def noncentred_children(children: Mapping[str, tuple[slice, Any, Any]], choices: Mapping[str, str]) -> list[Child]:
     """Return the children that are not to be centred, from coordinates, location and scale of each.
 
     Raises
@@ -30,11 +30,11 @@ def described(children: Mapping[str, tuple[slice, Any, Any]], choices: Mapping[s
         if name not in children:
             names = ", ".join(children)
             raise ValueError(f"reparametrise: {name!r} is none of the children of the LogDensity: {names}")
-    out = []
+    noncentred = []
     for name, (coordinates, *laws) in children.items():
         choice = choices.get(name)
         if choice != "centred":
             shape = (coordinates.stop - coordinates.start,)
             parents = [getattr(law, "names", ()) for law in laws]
-            out.append(Child(name, "elementwise", coordinates.start, shape, choice == "noncentred", *parents))
-    return out
+            noncentred.append(Child(name, "elementwise", coordinates.start, shape, choice == "noncentred", *parents))
+    return noncentred

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.model.c_function import CFunction
-from pmm_mcmc.model.c_hierarchy import Elements, PointerChild, composed, elements_of
+from pmm_mcmc.model.c_function import CFunction, native
+from pmm_mcmc.model.c_hierarchy import Elements, PointerChild, elements_of, noncentred_native
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.model.stan import stan_children, stan_function, stan_layout, stan_program, stan_start
 
@@ -254,11 +255,6 @@ class LogDensity:
         """
         return _of_stan(model, children, "")
 
-    def described_as(self, other: LogDensity) -> None:
-        """Take names, reasons, starts and prior from another density of the same coordinates."""
-        for name in ("layout", "explain", "start", "prior"):
-            setattr(self, name, getattr(other, name))
-
     def noncentred(self, choices: Mapping[str, str] | None) -> LogDensity:
         """Return the density with its children non-centred by the ``choices``, or this one for None."""
         if choices:
@@ -270,51 +266,43 @@ class LogDensity:
 
 
 class PointerDensity(LogDensity):
-    """A C function of :meth:`LogDensity.from_pointer`, in the form that the numba engine takes."""
+    """A C function as a log density, in the form that the numba engine takes: its children may be non-centred."""
 
     runs_on = "numba"
 
     def __init__(self, function: CFunction, d: int, thread_safe: bool):
         super().__init__(d)
         self.thread_safe = thread_safe
-        self._called = function
-        self.explain = lambda x: function.explain(x)
+        self.explain = function.explain
         self.children: Mapping[str, PointerChild] = {}
         self.structure = Structure.identity(d)
-        self.width = d
+        self._called = function
+        self._elements: Elements | None = None
+
+    @property
+    def width(self) -> int:
+        """Length of an evaluation: see :mod:`pmm_mcmc.engines.contract`."""
+        return self.structure.width
 
     def noncentred(self, choices: Mapping[str, str] | None) -> LogDensity:
         """Return the density with its children non-centred by the ``choices``, or this one; refuse other names."""
         if choices is None or not self.children:
             return super().noncentred(choices)
         composition = elements_of(self.d, self.children, choices)
-        return self if composition is None else NoncentredPointer(self, self._called, *composition)
+        if composition is None:
+            return self
+        density = copy.copy(self)
+        density.structure, density._elements = composition
+        return density
 
     def function(self, output: str) -> Any:
-        """Return the C function of the engine's signature, for end points and midpoints alike."""
-        return self._called.native
+        """Return the C function of the engine's signature; if centred, for end points and midpoints alike."""
+        return native() if self._elements is None else noncentred_native()
 
     def table(self, output: str, density_parameters: np.ndarray | None = None) -> np.ndarray:
-        """Return the addresses that it reads: those of the user's function and of its data."""
-        return self._called.table
-
-
-class NoncentredPointer(PointerDensity):
-    """A C function with children, as a function of non-centred coordinates."""
-
-    def __init__(self, density: PointerDensity, called: CFunction, structure: Structure, elements: Elements):
-        super().__init__(called, density.d, density.thread_safe)
-        self.described_as(density)
-        self.structure = structure
-        self.width = structure.width
-        self._elements = elements
-
-    def function(self, output: str) -> Any:
-        """Return the C function of the engine's signature."""
-        return composed()
-
-    def table(self, output: str, density_parameters: np.ndarray | None = None) -> np.ndarray:
-        """Return the addresses that it reads: of the user's function, its data, and the non-centring."""
+        """Return the addresses that it reads: of the user's function and its data, and of the non-centring."""
+        if self._elements is None:
+            return self._called.table
         noncentring = self.structure.initial_noncentring() if density_parameters is None else density_parameters
         return self._elements.table(self._called, output == "joint", noncentring)
 
@@ -324,13 +312,14 @@ def _of_stan(model: Any, children: Any, code: str) -> LogDensity:
     density.layout = stan_layout(model)
     density.start = stan_start(model)
     density.children = stan_children(model, children, code)
+    of_function = density.explain
 
     def explain(x: np.ndarray) -> str:
         try:
             model.log_density_gradient(x)
         except RuntimeError as error:
             return str(error)
-        return density._called.explain(x)
+        return of_function(x)
 
     density.explain = explain
     return density

@@ -35,6 +35,15 @@ class Law(NamedTuple):
     kind: str = "elementwise"
     rho: Any = None
 
+    @property
+    def terms(self) -> list[Any]:
+        """Location, scale and, of a walk, the coefficients."""
+        return [self.location, self.scale] if self.rho is None else [self.location, self.scale, self.rho]
+
+    def with_terms(self, location: Any, scale: Any, rho: Any = None) -> Law:
+        """Return the law with other graphs in place of :attr:`terms`."""
+        return self._replace(location=location, scale=scale, rho=rho)
+
 
 def _plain(symmetric: bool) -> Callable[..., Law]:
     return lambda *parameters: Law(parameters[-2], parameters[-1], symmetric)

@@ -1,193 +1,266 @@
-"""The log density of a PyMC model as a function of non-centred coordinates: the map is composed into its graph."""
+"""The variables of a PyMC model that are a location and a scale given others, as its graph shows them."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
-from pytensor.graph.basic import Constant
-from pytensor.graph.replace import graph_replace, vectorize_graph
-from pytensor.graph.rewriting.basic import EquilibriumGraphRewriter, node_rewriter
-from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.basic import Split
-from pytensor.tensor.shape import Shape
 
 from pmm_mcmc.coordinates.child import Child
-from pmm_mcmc.coordinates.elementwise import placed
-from pmm_mcmc.coordinates.groups import noncentred_groups
-from pmm_mcmc.coordinates.signs import Signs
-from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.coordinates.walk import noncentred_walk
-from pmm_mcmc.model.families import Law
-from pmm_mcmc.model.outputs import python_function
-from pmm_mcmc.model.reading import read
-from pmm_mcmc.model.signs import signed_scales
-from pmm_mcmc.model.split_density import SplitDensity, concatenate
+from pmm_mcmc.coordinates.factors import Factor
+from pmm_mcmc.model.children import in_order
+from pmm_mcmc.model.families import MOST_GROUPED, SIGNED, Law, law_of
+from pmm_mcmc.model.interpreted import batched_function
+from pmm_mcmc.model.model_density import Layout
 
-__all__ = ["Composed", "compose"]
+__all__ = ["ChildVariable", "Hierarchy", "children_of", "read_hierarchy"]
+
+_log = logging.getLogger("pmm_mcmc")
 
 
-class Composed(NamedTuple):
-    """A log density in non-centred coordinates.
+class ChildVariable(NamedTuple):
+    """A variable of a model that can be non-centred.
 
     Attributes
     ----------
-    structure
-        What is non-centred.
-    flat
-        The input ``z``.
-    logp, gradient
-        Log density of ``z`` and its gradient.
-    evaluation
-        That gradient; ``x``, the gradient of the model's log density there and the log determinant, in one vector.
-    noncentring
-        The shared variable of the non-centring's parameters.
+    rv, value
+        Its random variable and its value variable.
+    law
+        Its prior, in terms of random variables, which have the names that users gave.
+    law_of_values
+        Its prior, in terms of value variables.
+    parents
+        The value variables among those terms.
+    fixed
+        Whether it is fully non-centred, whatever draws say.
     """
 
-    structure: Structure
-    flat: Any
-    logp: Any
-    gradient: Any
-    evaluation: Any
-    noncentring: Any
+    rv: Any
+    value: Any
+    law: Law
+    law_of_values: Law
+    parents: set[Any]
+    fixed: bool
 
 
-def compose(
+def read_hierarchy(
     model: pm.Model,
     vars: Sequence[Any],
-    layout: Sequence[tuple[str, tuple[int, ...], int, Any]],
-    density: SplitDensity,
+    layout: Layout,
+    flat: Any,
     start: np.ndarray,
     choices: Mapping[str, str],
-) -> Composed | None:
-    """Read what is to be non-centred, and compose the change of variables into the log density.
+) -> Hierarchy | None:
+    """Read which variables can be non-centred and which scales may have a sign; None where there is neither.
 
     Parameters
     ----------
-    model, vars, layout, start, choices
-        See :func:`pmm_mcmc.model.reading.read`.
-    density
-        The log density by the parts that ``layout`` says.
+    model, vars, layout
+        The model, all its value variables, and their names, shapes, sizes and dtypes within the flat vector.
+    flat, start
+        The flat input, and a position ``x`` at which shapes and scales are looked at.
+    choices
+        ``"centred"`` or ``"noncentred"`` by name of random variable; the others follow the draws.
 
-    Returns
-    -------
-    Composed or None
-        None where there is nothing to non-centre.
+    Raises
+    ------
+    ValueError
+        If a choice is made for a variable that the model does not have, or that cannot be non-centred.
     """
-    flat = density.flat()
-    reading = read(model, vars, layout, flat, start, choices)
-    if reading is None:
+    shapes = {var: shape for var, (_, shape, _, _) in zip(vars, layout, strict=True)}
+    children = _child_variables(model, shapes, choices)
+    by_value = {child.value: child for child in children}
+    # Children that depend on each other stay as they are.
+    ordered = in_order({child.value: child.parents & set(by_value) for child in children})
+    children = [by_value[value] for value in ordered]
+    if not children and not any(type(rv.owner.op).__name__ in SIGNED for rv in model.free_RVs):
         return None
-
-    def log_density() -> Any:
-        logp, gradients = density.at(density.cut(flat))
-        return python_function([flat], [logp, concatenate(gradients)])
-
-    signed, flips = signed_scales(reading, log_density)
-    if not reading.children and not len(signed):
-        return None
-    children = reading.described()
-    ends = np.cumsum([0, *(child.n_parameters for child in children)])
-    n_parameters = (int(ends[-1]) + len(signed),)  # known shapes are not checked at every call
-    noncentring = pytensor.shared(
-        np.zeros(n_parameters, dtype=flat.dtype), name="parameters of the non-centring", shape=n_parameters
-    )
-
-    z = flat.type("z")
-    folded, of_signs = _folded(z, noncentring[int(ends[-1]) :], signed, flips) if len(signed) else (z, 0.0)
-    cut = dict(zip(vars, density.cut(folded), strict=True))
-    values, log_det = reading.values(cut)
-    for read_child, child, end in zip(reading.children, children, ends[1:], strict=True):
-        a, h = child.split(noncentring[int(end) - child.n_parameters : int(end)])
-        x, more = _placed(child, reading.law_at(read_child, values), a, h, cut[read_child.value])
-        values[read_child.value] = x.reshape(child.shape).astype(read_child.value.dtype)
-        log_det = log_det + more
-    parts = [values[var].ravel().astype(flat.dtype) for var in vars]
-    lp_x, by_part = density.at(parts)
-    product = sum((g * block).sum() for block, g in zip(parts, by_part, strict=True))
-    g = concatenate(pytensor.grad(product + log_det, list(cut.values()), consider_constant=by_part))
-    if len(signed):
-        g = pytensor.grad((g * folded).sum() + of_signs, z, consider_constant=[g])
-    log_det = log_det + of_signs
-    evaluation = concatenate([g, *parts, *by_part, log_det])
-    pull = _pull_function(z, concatenate(parts), log_det, noncentring)
-    factors = list(reading.factors.values())
-    signs = Signs(signed, flips, reading.by_hand(signed))
-    structure = Structure(len(start), children, reading.scales, pull, signs, factors)
-    return Composed(structure, z, lp_x + log_det, g, evaluation, noncentring)
+    hierarchy = Hierarchy(model, shapes, children, flat, start)
+    scales = hierarchy.scales(hierarchy.start[None])
+    bad = [child.rv.name for child, pair in zip(children, scales, strict=True) if not _is_sound(*pair)]
+    if not bad:
+        return hierarchy
+    _log.warning("The scale of %s is 0 or not finite at the start: sampled as it is written", ", ".join(bad))
+    return read_hierarchy(model, vars, layout, flat, start, {**choices, **dict.fromkeys(bad, "centred")})
 
 
-def _folded(z: Any, log_unit: Any, signed: np.ndarray, flips: np.ndarray) -> tuple[Any, Any]:
-    """Return ``z`` with positive signs and the logarithms of signed scales, and the log determinant of these."""
-    d = len(flips)
-    sign = pt.concatenate([pt.where(z < 0.0, -1.0, 1.0), [1.0]]).astype(z.dtype)
-    folded = z * sign[flips[:, 0]]
-    if (flips[:, 1] >= 0).any():
-        folded = folded * sign[flips[:, 1]]
-    is_signed = np.isin(np.arange(d), signed)
-    v = pt.where(is_signed, folded, 1.0)
-    order = np.where(is_signed, np.searchsorted(signed, np.arange(d)), 0)
-    logs = (log_unit[order] + pt.log(pt.sinh(v))).astype(z.dtype)
-    log_det = -pt.where(is_signed, pt.log(pt.tanh(v)), 0.0).sum()
-    return pt.where(is_signed, logs, folded), log_det.astype(z.dtype)
+def children_of(model: pm.Model) -> list[str]:
+    """Return the names of the variables that can be non-centred."""
+    point = model.initial_point(0)
+    shapes = {var: point[var.name].shape for var in model.value_vars}
+    return [child.rv.name for child in _child_variables(model, shapes, {})]
 
 
-def _placed(child: Child, law: Law, a: Any, h: Any, z: Any) -> tuple[Any, Any]:
-    """Return the child's coordinates and the log determinant."""
-    mu = law.location
-    L = law.scale
-    if child.kind == "elementwise":
-        x, B = placed(pt, mu, L, a, h, z)
-        return x, (pt.log(L) - 0.5 * pt.log(B)).sum()
-    if child.kind == "walk":
-        return noncentred_walk(law.rho, L**2, mu, a, h, z)
-    return noncentred_groups(mu, L, a, h, z.reshape(mu.shape))
+def _child_variables(
+    model: pm.Model, shapes: Mapping[Any, tuple[int, ...]], choices: Mapping[str, str]
+) -> list[ChildVariable]:
+    """Return the variables that are a location and a scale given others, in the model's order."""
+    names = [rv.name for rv in model.free_RVs]
+    for name in choices:
+        if name not in names:
+            raise ValueError(
+                f"reparametrise: {name!r} is not a free variable of the model, which has {', '.join(names)}"
+            )
+    children = []
+    for rv in model.free_RVs:
+        value = model.rvs_to_values[rv]
+        choice = choices.get(rv.name)
+        law = law_of(rv, model.rvs_to_transforms[rv], shapes[value])
+        if law is None or choice == "centred":
+            if choice == "noncentred":
+                raise ValueError(
+                    f"reparametrise: {rv.name!r} cannot be non-centred: its distribution is not one of a location and "
+                    "a scale on the unconstrained scale; leave it out"
+                )
+            continue
+        terms = model.replace_rvs_by_values([pt.as_tensor_variable(term) for term in law.terms])
+        parents = {var for var in ancestors(terms) if var in shapes}
+        if parents and value not in parents:
+            children.append(ChildVariable(rv, value, law, law.with_terms(*terms), parents, choice == "noncentred"))
+        elif choice == "noncentred":
+            raise ValueError(f"reparametrise: {rv.name!r} has no parents to be non-centred about; leave it out")
+    return children
 
 
-@node_rewriter([Shape])
-def _static_shape(fgraph: Any, node: Any) -> Any:
-    shape = node.inputs[0].type.shape
-    return None if None in shape else [pt.constant(np.array(shape, np.int64))]
+def _is_sound(mu: np.ndarray, L: Any) -> bool:
+    """Whether a location is finite, and a scale finite and positive."""
+    scale = L[0] if isinstance(L, tuple) else L
+    diagonal = np.diagonal(scale, axis1=-2, axis2=-1) if scale.ndim > 2 else scale
+    return bool(np.isfinite(mu).all() and np.isfinite(scale).all() and (diagonal > 0.0).all())
 
 
-@node_rewriter([Split])
-def _slices(fgraph: Any, node: Any) -> Any:
-    vector, sizes = node.inputs
-    if vector.ndim != 1 or any(a.owner is None and not isinstance(a, Constant) for a in ancestors([sizes])):
-        return None
-    ends = np.cumsum([0, *python_function([], [sizes])()[0]]).tolist()
-    return [vector[start:end] for start, end in pairwise(ends)]
+class Hierarchy:
+    """The children of a model, and their locations and scales as functions of the position.
 
+    ``x`` and ``p`` are kinds of positions: see :mod:`pmm_mcmc.coordinates.structure`.
 
-# A shape or a split that a gradient asks for would be computed for each of many positions by itself.
-_VECTORISABLE = EquilibriumGraphRewriter([_static_shape, _slices], max_use_ratio=100)
+    Attributes
+    ----------
+    shapes, slices : dict
+        Shape and coordinates of each value variable, in the order of the flat vector.
+    children : list of ChildVariable
+        In an order in which each comes after its parents.
+    factors : dict of Factor
+        Parents that are packed Cholesky factors of covariances, by value variable.
+    start : (d,)
+        A position ``p``.
+    """
 
+    def __init__(
+        self,
+        model: pm.Model,
+        shapes: Mapping[Any, tuple[int, ...]],
+        children: list[ChildVariable],
+        flat: Any,
+        start: np.ndarray,
+    ):
+        self.model = model
+        self.shapes = shapes
+        self.children = children
+        self.dtype = flat.dtype
+        ends = np.cumsum([0, *(int(np.prod(shape, dtype=int)) for shape in shapes.values())])
+        self.slices = {var: slice(int(ends[i]), int(ends[i + 1])) for i, var in enumerate(shapes)}
+        parents = set().union(*(child.parents for child in children))
+        self.factors = {
+            value: Factor(self.slices[value].start, int(np.sqrt(2 * shapes[value][0])))
+            for rv, value in model.rvs_to_values.items()
+            if value in parents and type(model.rvs_to_transforms[rv]).__name__ == "CholeskyCovPacked"
+        }
+        self.start = start.copy()
+        for factor in self.factors.values():
+            self.start[factor.at] = factor.undone(start[None, factor.at])[0][0]
+        values, _ = self.values({var: flat[indices] for var, indices in self.slices.items()})
+        self._laws = [self.law_at(child, values) for child in children]
+        self._terms = batched_function(flat, [term for law in self._laws for term in law.terms])
 
-def _pull_function(z: Any, x: Any, log_det: Any, noncentring: Any) -> Any:
-    """Return ``x`` and the gradient of the log density of ``z`` from that of ``x``, at many positions."""
-    g = z.type("gradient")
-    slope = pytensor.grad((g * x).sum() + log_det, z, consider_constant=[g])
-    numbers = noncentring.type("noncentring")
-    outputs = graph_replace([x, slope], {noncentring: numbers}, strict=True)
-    outputs = rewrite_graph(outputs, include=(), custom_rewrite=_VECTORISABLE, clone=True)
-    many_z, many_g = (
-        pt.matrix(name, dtype=z.dtype, shape=(None, *z.type.shape)) for name in ("positions", "gradients")
-    )
-    batched = vectorize_graph(outputs, {z: many_z, g: many_g})
-    compiled: list[Any] = []
+    def indices(self, var: Any) -> np.ndarray:
+        """Return the coordinates of a value variable."""
+        return np.arange(self.slices[var].start, self.slices[var].stop)
 
-    def pull(positions: np.ndarray, gradient: np.ndarray, numbers_now: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if not compiled:
-            compiled.append(python_function([many_z, many_g, numbers], batched))
-        arrays = (np.ascontiguousarray(array, dtype=z.dtype) for array in (positions, gradient, numbers_now))
+    def values(self, blocks: Mapping[Any, Any]) -> tuple[dict[Any, Any], Any]:
+        """Return the model's value variables, from their blocks of ``p``, and the log determinant of the map."""
+        blocks = dict(blocks)
+        log_det = pt.zeros((), dtype=self.dtype)
+        for var, factor in self.factors.items():
+            blocks[var], of_factor = factor.to_x(pt, blocks[var])
+            log_det = log_det + of_factor
+        return {var: block.reshape(self.shapes[var]).astype(var.dtype) for var, block in blocks.items()}, log_det
+
+    def x_of(self, p: np.ndarray) -> np.ndarray:
+        """Return the model's position."""
+        x = p.copy()
+        for factor in self.factors.values():
+            x[factor.at] = factor.to_x(np, p[factor.at])[0]
+        return x
+
+    def law_at(self, child: ChildVariable, values: Mapping[Any, Any]) -> Law:
+        """Return the law of a child given value variables, in the shapes that the formulas take."""
+        parents = {var: value for var, value in values.items() if var in child.parents}
+        law = child.law_of_values.with_terms(*graph_replace(child.law_of_values.terms, parents, strict=False))
+        shape = self.shapes[child.value]
+        size = int(np.prod(shape, dtype=int))
+        if law.kind == "vector":
+            K = shape[-1]
+            location = pt.broadcast_to(law.location, shape).reshape((size // K, K))
+            return law._replace(location=location, kind="grouped" if K <= MOST_GROUPED else "dense")
+        location, scale = (pt.broadcast_to(term, shape).reshape((size,)) for term in (law.location, law.scale))
+        return law._replace(location=location, scale=scale)
+
+    def scales(self, p: np.ndarray) -> list[tuple[Any, Any]]:
+        """Return locations and scales of the children at many positions ``p``, as ``Structure`` takes them."""
         with np.errstate(all="ignore"):
-            results = compiled[0](*arrays)
-        return tuple(np.asarray(array, dtype=float) for array in results)  # type: ignore[return-value]
+            values = self._terms(np.ascontiguousarray(p, self.dtype))
+        terms = iter([np.asarray(value, dtype=float) for value in values])
+        pairs: list[tuple[Any, Any]] = []
+        for law in self._laws:
+            mu = next(terms)
+            L = next(terms)
+            pairs.append((mu, L) if law.rho is None else (mu, (L**2, next(terms))))
+        return pairs
 
-    return pull
+    def named_children(self) -> list[Child]:
+        """Return the children with the nearest named variables that their locations and scales depend on.
+
+        Graphs mention some variables for their shape alone: values decide.
+        """
+        rng = np.random.default_rng(1)
+        parents = list(dict.fromkeys(var for child in self.children for var in child.parents))
+        p = np.repeat(self.start[None, :], 1 + len(parents), axis=0)
+        for i, var in enumerate(parents):
+            p[1 + i, self.slices[var]] += rng.uniform(0.1, 0.5, len(self.indices(var)))
+        children = []
+        for child, law, (mu, L) in zip(self.children, self._laws, self.scales(p), strict=True):
+            names = []
+            for graph, values in ((child.law.location, mu), (child.law.scale, L[0] if isinstance(L, tuple) else L)):
+                moves_it = [not np.array_equal(values[0], moved, equal_nan=True) for moved in values[1:]]
+                needed = {var for var, moves in zip(parents, moves_it, strict=True) if moves and var in child.parents}
+                names.append(_nearest_names(self.model, graph, needed))
+            begin = self.slices[child.value].start
+            children.append(Child(child.rv.name, law.kind, begin, self.shapes[child.value], child.fixed, *names))
+        return children
+
+
+def _nearest_names(model: pm.Model, graph: Any, values: set[Any]) -> tuple[str, ...]:
+    """Return the names of the nearest variables on which a graph depends, if these depend on some of the ``values``."""
+    named = {*model.free_RVs, *model.deterministics}
+    value_of = {rv: model.rvs_to_values[rv] for rv in model.free_RVs}
+    names: dict[str, None] = {}
+    visited = set()
+    waiting = [graph]
+    while waiting:
+        variable = waiting.pop()
+        if variable in visited:
+            continue
+        visited.add(variable)
+        if variable in named:
+            if any(value_of.get(ancestor) in values for ancestor in ancestors([variable])):
+                names[variable.name] = None
+        elif variable.owner is not None:
+            waiting += reversed(variable.owner.inputs)
+    return tuple(names)

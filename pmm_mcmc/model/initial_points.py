@@ -11,10 +11,10 @@ import numpy as np
 from pmm_mcmc.model.model_cache import model_cache, state_of
 
 __all__ = [
-    "PRIOR_DRAWS",
-    "PRIOR_NUMBERS",
     "box_widths",
     "checked_values",
+    "count_of_draws",
+    "flat_position",
     "for_chains",
     "initial_draws",
     "initial_point",
@@ -28,8 +28,8 @@ __all__ = [
 _TRIES = 20
 _TRIES_OF_A_BOX = 4
 # Largest number of prior draws for the search for modes (pmm_mcmc.warmup.mode_search), and of numbers in them.
-PRIOR_DRAWS = 24
-PRIOR_NUMBERS = 2**20
+_PRIOR_DRAWS = 24
+_PRIOR_NUMBERS = 2**20
 
 
 def box_widths(centre_is_finite: Callable[[], bool]) -> Iterator[float]:
@@ -149,6 +149,11 @@ def initial_point(model: Any) -> dict[str, np.ndarray]:
     return {name: np.array(value) for name, value in _point_function(model, None)(0).items()}
 
 
+def flat_position(point: Mapping[str, Any], vars: Any) -> np.ndarray:
+    """Return the values of variables at a point, in their order, as one vector ``(d,)``."""
+    return np.concatenate([np.zeros(0), *(np.ravel(point[var.name]).astype(float) for var in vars)])
+
+
 def model_starts(model: Any, vars: Any, initvals: Any, chains: int) -> tuple[np.ndarray, bool]:
     """Return initial points ``(chain, d)`` of a model, and whether they are the model's default.
 
@@ -162,10 +167,7 @@ def model_starts(model: Any, vars: Any, initvals: Any, chains: int) -> tuple[np.
     chains
         Number of chains.
     """
-    points = []
-    for values in for_chains(initvals, chains):
-        point = _point_function(model, values)(0)
-        points.append(np.concatenate([np.ravel(point[v.name]).astype(float) for v in vars] or [np.zeros(0)]))
+    points = [flat_position(_point_function(model, values)(0), vars) for values in for_chains(initvals, chains)]
     return np.stack(points)[np.arange(chains) % len(points)], initvals is None
 
 
@@ -205,14 +207,18 @@ def vector_starts(
     return np.broadcast_to(points, (chains, d)).copy()
 
 
+def count_of_draws(d: int) -> int:
+    """Return the number of prior draws of ``d`` coordinates that the search for modes looks at."""
+    return min(_PRIOR_DRAWS, 1 + _PRIOR_NUMBERS // max(1, d))
+
+
 def initial_draws(d: int, key: np.ndarray) -> np.ndarray:
     """Return draws ``(n, d)`` that are uniform within 2 of the origin, where Stan starts its chains.
 
     They stand for a prior that nobody can draw from: on the model's own scale, which may be thousands of posterior
     standard deviations away.
     """
-    count = min(PRIOR_DRAWS, 1 + PRIOR_NUMBERS // max(1, d))
-    return np.random.default_rng(key).uniform(-2.0, 2.0, size=(count, d))
+    return np.random.default_rng(key).uniform(-2.0, 2.0, size=(count_of_draws(d), d))
 
 
 def prior_draws(model: Any, vars: Any, key: np.ndarray) -> np.ndarray:
@@ -225,20 +231,12 @@ def prior_draws(model: Any, vars: Any, key: np.ndarray) -> np.ndarray:
     key : (2,)
         Integers that the draws depend on.
     """
-    prior = {rv.name: "prior" for rv in model.free_RVs}
-    drawn: list[np.ndarray] = []
+    d = flat_position(initial_point(model), vars).size
+    seeds = np.random.default_rng(key).integers(2**30, size=_PRIOR_DRAWS)
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            draw = _point_function(model, prior)
-            for seed in np.random.default_rng(key).integers(2**30, size=PRIOR_DRAWS):
-                point = draw(int(seed))
-                drawn.append(np.concatenate([np.ravel(point[v.name]).astype(float) for v in vars] or [np.zeros(0)]))
-                if len(drawn) * drawn[0].size > PRIOR_NUMBERS:
-                    break
-    except Exception:  # a flat prior, or one that cannot be drawn from: the search for modes then starts elsewhere
-        drawn = []
-    if drawn:
-        return np.stack(drawn)
-    point = initial_point(model)
-    return initial_draws(int(sum(np.size(point[v.name]) for v in vars)), key)
+            draw = _point_function(model, {rv.name: "prior" for rv in model.free_RVs})
+            return np.stack([flat_position(draw(int(seed)), vars) for seed in seeds[: count_of_draws(d)]])
+    except Exception:  # a flat prior, or one that cannot be drawn from
+        return initial_draws(d, key)

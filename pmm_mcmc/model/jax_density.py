@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,17 @@ __all__ = ["JaxDensity"]
 class JaxDensity(LogDensity):
     """A log density that JAX traces: see :meth:`pmm_mcmc.LogDensity.from_jax`.
 
+    Parameters
+    ----------
+    evaluate
+        Function of one position and of the arrays of ``values`` that returns log density and evaluation.
+    d
+        Number of coordinates.
+    values
+        Function from the density's parameters, None for their initial values, to current data and parameters.
+    static
+        Function that returns the lengths that are fixed when JAX traces ``evaluate``.
+
     Attributes
     ----------
     structure : Structure
@@ -42,14 +52,14 @@ class JaxDensity(LogDensity):
 
     def __init__(
         self,
-        both: Callable[..., tuple[Any, Any]],
+        evaluate: Callable[..., tuple[Any, Any]],
         d: int,
         values: Callable[[np.ndarray | None], list[np.ndarray]],
         static: Callable[[], tuple[int, ...]] = tuple,
         structure: Structure | None = None,
     ):
         super().__init__(d)
-        self._both = both
+        self._evaluate = evaluate
         self._values = values
         self.static = static
         self.structure = structure or Structure.identity(d)
@@ -99,24 +109,23 @@ class JaxDensity(LogDensity):
             composed = compose_functions(self._fn, self.d, self._children, choices)  # type: ignore[arg-type]
             if composed is None:
                 return self
-            both, structure = composed
+            evaluate, structure = composed
 
             def values(density_parameters: np.ndarray | None) -> list[np.ndarray]:
                 return [structure.initial_noncentring() if density_parameters is None else density_parameters]
 
-            self._noncentred[key] = JaxDensity(both, self.d, values, structure=structure)
-            self._noncentred[key].described_as(self)
+            self._noncentred[key] = self._derived(JaxDensity(evaluate, self.d, values, structure=structure))
         return self._noncentred[key]
 
     def tempered(self) -> JaxDensity:
         """Return the path to this density from a mixture of Gaussians: see :mod:`pmm_mcmc.model.tempered`."""
         if self._path is None:
-            evaluate = self._both
+            of_target = self._evaluate
             d = self.d
             empty = path_numbers(0.0, None, d)
 
-            def both(x: Any, numbers: Any, *data: Any) -> tuple[Any, Any]:
-                lp, g = evaluate(x, *data)
+            def evaluate(x: Any, numbers: Any, *data: Any) -> tuple[Any, Any]:
+                lp, g = of_target(x, *data)
                 logq, g0 = mixture_density(jnp, x, numbers[2:], d)
                 log_ratio = lp - logq
                 gl = g - g0
@@ -127,14 +136,19 @@ class JaxDensity(LogDensity):
             def values(density_parameters: np.ndarray | None) -> list[np.ndarray]:
                 return [empty if density_parameters is None else density_parameters, *self._values(None)]
 
-            self._path = JaxDensity(both, d, values, self.static)
+            self._path = self._derived(JaxDensity(evaluate, d, values, self.static))
             self._path.width = width_of(d)
-            self._path.described_as(self)
         return self._path
+
+    def _derived(self, density: JaxDensity) -> JaxDensity:
+        """Give a density of the same coordinates this one's names, reasons, starts and prior."""
+        for name in ("layout", "explain", "start", "prior"):
+            setattr(density, name, getattr(self, name))
+        return density
 
     @classmethod
     def from_model(cls, density: Any) -> JaxDensity:
-        """Compile a :class:`pmm_mcmc.model.log_density.ModelDensity` with pytensor's JAX backend.
+        """Compile a :class:`pmm_mcmc.model.model_density.ModelDensity` with pytensor's JAX backend.
 
         At its first use that backend sets JAX to the precision of ``pytensor.config.floatX``, as for PyMC's own JAX
         samplers.
@@ -145,7 +159,9 @@ class JaxDensity(LogDensity):
 
         def compiled(single: bool) -> Any:
             # Compilation moves constants to the device, in the current precision.
-            with double_precision(), jax.enable_x64(not single), jax.ensure_compile_time_eval(), _quiet():
+            with double_precision(), jax.enable_x64(not single), jax.ensure_compile_time_eval():
+                # Constants may be in double precision, where single was requested.
+                warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
                 return pytensor.function([flat], outputs, mode="JAX", trust_input=True, on_unused_input="ignore")
 
         double = compiled(False)
@@ -170,7 +186,7 @@ class JaxDensity(LogDensity):
                 if not fixed
             ]
 
-        def both(x: Any, *data: Any) -> tuple[Any, Any]:
+        def evaluate(x: Any, *data: Any) -> tuple[Any, Any]:
             single = not jax.config.values["jax_enable_x64"]
             if single not in functions:
                 functions[single] = compiled(single).vm.jit_fn.__wrapped__
@@ -180,9 +196,9 @@ class JaxDensity(LogDensity):
             lp, gradient = functions[single](x.astype(dtype) if dtype == np.float32 else x, *merged)
             return lp, gradient
 
-        made = cls(both, density.d, values, static, density.structure)
-        made.width = density.width
-        return made
+        jax_density = cls(evaluate, density.d, values, static, density.structure)
+        jax_density.width = density.width
+        return jax_density
 
     def shared(self, precision: str, density_parameters: np.ndarray | None = None) -> list[Any]:
         """Return the current data that the function takes beside the position, and its parameters."""
@@ -193,28 +209,18 @@ class JaxDensity(LogDensity):
 
     def batch(self, x: Any, shared: Any, precision: str) -> tuple[Any, Any]:
         """Return log densities ``(n,)`` and evaluations ``(n, width)`` at positions ``(n, d)``; for JAX to trace."""
-        both = jax.vmap(lambda one, *data: self._both(one, *data), (0, *(None for _ in shared)))
+        batched = jax.vmap(lambda one, *data: self._evaluate(one, *data), (0, *(None for _ in shared)))
         with warnings.catch_warnings():
             # A model's graph may cast to double precision, where single was requested.
             warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
             if precision != "mixed":
-                return both(x, *shared)
+                return batched(x, *shared)
             # Traced in single precision, then inserted into the double-precision program.
             shapes = [
                 jax.ShapeDtypeStruct(x.shape, np.float32),
                 *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in shared),
             ]
             with jax.enable_x64(False):
-                single = jax.make_jaxpr(both)(*shapes)
+                single = jax.make_jaxpr(batched)(*shapes)
         lp, gradient = jaxpr_as_fun(single)(x.astype(jnp.float32), *shared)
         return lp, gradient
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        # Checks of parameters cannot be traced; the log density has no meaning out of their range.
-        warnings.filterwarnings("ignore", "Skipping", UserWarning)
-        # Constants may be in double precision, where single was requested.
-        warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
-        yield

@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pmm_mcmc.coordinates.child import parameter_slices
 from pmm_mcmc.coordinates.elementwise import placed
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.model.children import described, in_order
+from pmm_mcmc.model.children import in_order, noncentred_children
 
 __all__ = ["Children", "checked_children", "compose_functions"]
 
@@ -114,11 +115,11 @@ def compose_functions(
     ValueError
         If a choice names a child that does not exist.
     """
-    noncentred = described(children, choices)
+    noncentred = noncentred_children(children, choices)
     if not noncentred:
         return None
     laws = [children[child.name][1:] for child in noncentred]
-    ends = np.cumsum([0, *(child.n_parameters for child in noncentred)])
+    slices = parameter_slices(noncentred)
     free = np.setdiff1d(np.arange(d), np.concatenate([np.arange(d)[child.at] for child in noncentred]))
     free = free.astype(np.int32)  # the same in both precisions: JAX traces the map in each
 
@@ -126,15 +127,15 @@ def compose_functions(
         """Return ``x`` and the log determinant of the map."""
         x = jnp.full(d, jnp.nan, z.dtype).at[free].set(z[free])
         log_det = jnp.zeros((), z.dtype)
-        for child, begin, (location, scale) in zip(noncentred, ends, laws, strict=False):
+        for child, indices, (location, scale) in zip(noncentred, slices, laws, strict=True):
             mu = location(x)
             L = scale(x)
-            element, B = placed(jnp, mu, L, *child.split(noncentring[begin : begin + child.n_parameters]), z[child.at])
+            element, B = placed(jnp, mu, L, *child.split(noncentring[indices]), z[child.at])
             x = x.at[child.at].set(element)
             log_det += (jnp.log(jnp.abs(L)) - 0.5 * jnp.log(B)).sum()
         return x, log_det
 
-    def both(z: Any, noncentring: Any) -> tuple[Any, Any]:
+    def evaluate(z: Any, noncentring: Any) -> tuple[Any, Any]:
         (x, log_det), pull_back = jax.vjp(lambda z: to_x(z, noncentring), z)
         lp, gradient = jax.value_and_grad(fn)(x)
         (slope,) = pull_back((gradient, jnp.ones_like(log_det)))
@@ -146,7 +147,7 @@ def compose_functions(
 
     pull = _of_many(pulled, (0, 0, None))
     scales = _of_many(lambda x: [(location(x), scale(x)) for location, scale in laws], (0,))
-    return both, Structure(d, noncentred, scales, pull)
+    return evaluate, Structure(d, noncentred, scales, pull)
 
 
 def _of_many(function: Callable[..., Any], axes: tuple[int | None, ...]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""A PyMC model as a flat log density with its gradient, compiled for the engines."""
+"""The log density of a PyMC model as a function of one vector: its variables, its layout, its graphs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 from pymc.logprob.transforms import CircularTransform
-from pymc.pytensorf import compile, make_shared_replacements, rewrite_pregrad
+from pymc.pytensorf import make_shared_replacements, rewrite_pregrad
 from pymc.util import get_value_vars_from_user_vars
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
@@ -17,14 +17,21 @@ from pytensor.tensor.random.type import RandomType
 
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.checks import check_free, missing_data
-from pmm_mcmc.model.hierarchy import compose
-from pmm_mcmc.model.initial_points import initial_point
+from pmm_mcmc.model.initial_points import flat_position, initial_point
 from pmm_mcmc.model.model_cache import model_cache, state_of
-from pmm_mcmc.model.native import address_table, native_function
-from pmm_mcmc.model.products import numba_mode
+from pmm_mcmc.model.model_density import Layout, ModelDensity
+from pmm_mcmc.model.noncentred_density import noncentred_density
 from pmm_mcmc.model.split_density import SplitDensity, concatenate
 
-__all__ = ["ModelDensity", "bad_start_message", "choose_vars", "flat_layout", "log_density", "periods_of"]
+__all__ = [
+    "bad_start_message",
+    "choose_vars",
+    "differentiated",
+    "flat_layout",
+    "log_density",
+    "model_density",
+    "periods_of",
+]
 
 
 def choose_vars(vars: Any, model: pm.Model) -> list[Any]:
@@ -59,9 +66,7 @@ def choose_vars(vars: Any, model: pm.Model) -> list[Any]:
     return chosen
 
 
-def flat_layout(
-    vars: Sequence[Any], point: dict[str, np.ndarray]
-) -> tuple[tuple[str, tuple[int, ...], int, np.dtype], ...]:
+def flat_layout(vars: Sequence[Any], point: dict[str, np.ndarray]) -> Layout:
     """Return name, shape, size and dtype of each variable within the flat vector."""
     return tuple((v.name, np.shape(point[v.name]), int(np.size(point[v.name])), np.dtype(v.dtype)) for v in vars)
 
@@ -109,117 +114,49 @@ def _check_inputs(logp: Any) -> None:
             )
 
 
-class ModelDensity:
-    """The log density of a model as a function of some of its variables, raveled to one vector of length ``d``.
+def differentiated(vars: Sequence[Any], layout: Layout, logp: Any, replacements: Mapping[Any, Any]) -> SplitDensity:
+    """Return a log density of a model with its gradient, as graphs; other variables are replaced.
 
-    The constructor derives the gradient, and raises ``ValueError`` if there is none; it compiles nothing.
-
-    Variables that are not among ``vars`` enter as shared values (:attr:`others`), data as shared inputs that
-    :meth:`table` reads before each run.
-
-    Attributes
-    ----------
-    d : int
-        Number of unconstrained coordinates.
-    structure : Structure
-        The non-centring that the functions apply, if requested and the model has children to non-centre.
-    width : int
-        Length of an evaluation: see :mod:`pmm_mcmc.engines.contract`.
-    others : dict
-        Shared variables of the model's other value variables, by name.
+    Raises
+    ------
+    ValueError
+        If it has no gradient, is random, or depends on data that are no arrays.
     """
+    logp = rewrite_pregrad(logp)
+    _check_inputs(logp)
+    try:
+        return SplitDensity.of(vars, layout, logp, replacements)
+    except Exception as error:
+        names = ", ".join(var.name for var in vars)
+        raise ValueError(
+            f"the log density of the model has no gradient with respect to {names}: {error}. Give the operation in "
+            "question a gradient, or sample these variables with pm.Slice or pm.DEMetropolisZ"
+        ) from error
 
-    def __init__(
-        self,
-        vars: Sequence[Any],
-        model: pm.Model,
-        point: dict[str, np.ndarray],
-        noncentring: Mapping[str, str] | None = None,
-    ):
-        self.layout = flat_layout(vars, point)
-        self.d = sum(size for _, _, size, _ in self.layout)
-        replacements = make_shared_replacements(point, list(vars), model)
-        self.others = {var.name: shared for var, shared in replacements.items()}
-        logp = rewrite_pregrad(model.logp())
-        _check_inputs(logp)
-        try:
-            density = SplitDensity.of(vars, self.layout, logp, replacements)
-        except Exception as error:
-            names = ", ".join(var.name for var in vars)
-            raise ValueError(
-                f"the log density of the model has no gradient with respect to {names}: {error}. Give the operation in "
-                "question a gradient, or sample these variables with pm.Slice or pm.DEMetropolisZ"
-            ) from error
-        self._flat = density.flat()
-        logp, gradients = density.at(density.cut(self._flat))
-        gradient = concatenate(gradients)
-        self._outputs = {"joint": [logp, gradient], "gradient": [gradient]}
-        self.structure = Structure.identity(self.d)
-        self.density_parameters: SharedVariable | None = None
-        if noncentring and self.others:
-            raise ValueError(
-                f"reparametrise={dict(noncentring)!r}: variables are non-centred only by a step that moves all of the "
-                "model; leave it out"
-            )
-        if noncentring is not None and not self.others and self.d:
-            start = np.concatenate([np.ravel(point[var.name]) for var in vars]).astype(float)
-            composed = compose(model, vars, self.layout, density, start, noncentring)
-            if composed is not None:
-                self.structure, self._flat, lp, slope, evaluation, self.density_parameters = composed
-                self._outputs = {"joint": [lp, evaluation], "gradient": [slope]}
-        self.width = self.structure.width
-        self._shared: dict[str, list[SharedVariable]] = {}
-        self._held: dict[str, list[tuple[Any, Any]]] = {}
-        self._native: dict[str, Any] = {}
-        self.jax: Any = None  # the LogDensity of the same model, once a run on JAX has compiled it
-        self.tape: Any = None  # the same on a tape, once a run asked for it
 
-    @property
-    def graph(self) -> tuple[Any, list[Any]]:
-        """The flat input, with log density and evaluation as graphs of it."""
-        return self._flat, self._outputs["joint"]
-
-    @property
-    def compiled(self) -> bool:
-        """Whether the C function ``"joint"`` is there already."""
-        return "joint" in self._native
-
-    def function(self, output: str) -> Any:
-        """Return the C function ``"joint"`` or ``"gradient"``, compiled at the first call."""
-        if output not in self._native:
-            compiled = compile(
-                [self._flat], self._outputs[output], mode=numba_mode(), trust_input=True, on_unused_input="ignore"
-            )
-            self._shared[output] = compiled.get_shared()
-            self._native[output] = native_function(
-                compiled, self._flat.dtype, self._values(output), output == "joint",
-                self.width if output == "joint" else self.d,
-            )  # fmt: skip
-            # The machine code behind the pointer lives as long as this function.
-            self._native[output].owner = compiled
-        return self._native[output]
-
-    def _values(self, output: str) -> list[np.ndarray]:
-        """Return shared data as C-contiguous arrays; a copy is kept as long as the data are the same object."""
-        values = [shared.get_value(borrow=True) for shared in self._shared[output]]
-        held = self._held.get(output, [(None, None)] * len(values))
-        arrays = [
-            old if value is source else np.asarray(value, order="C")
-            for value, (source, old) in zip(values, held, strict=True)
-        ]
-        self._held[output] = list(zip(values, arrays, strict=True))
-        return arrays
-
-    def table(self, output: str, density_parameters: np.ndarray | None = None) -> np.ndarray:
-        """Return addresses and shapes of the current shared data and parameters: arrays that live as long as it."""
-        values = self._values(output)
-        if self.density_parameters is not None and density_parameters is not None:
-            numbers = np.ascontiguousarray(density_parameters, dtype=self.density_parameters.type.dtype)
-            values = [
-                numbers if shared is self.density_parameters else value
-                for shared, value in zip(self._shared[output], values, strict=True)
-            ]
-        return address_table(values)
+def model_density(
+    vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray], noncentring: Mapping[str, str] | None = None
+) -> ModelDensity:
+    """Return the log density of a model, by the arguments of :func:`log_density`, which caches it."""
+    layout = flat_layout(vars, point)
+    replacements = make_shared_replacements(point, list(vars), model)
+    others = {var.name: shared for var, shared in replacements.items()}
+    density = differentiated(vars, layout, model.logp(), replacements)
+    if noncentring and others:
+        raise ValueError(
+            f"reparametrise={dict(noncentring)!r}: variables are non-centred only by a step that moves all of the "
+            "model; leave it out"
+        )
+    start = flat_position(point, vars)
+    if noncentring is not None and not others and start.size:
+        hierarchical = noncentred_density(model, vars, layout, density, start, noncentring)
+        if hierarchical is not None:
+            return hierarchical
+    flat = density.flat()
+    logp, gradients = density.at(density.cut(flat))
+    gradient = concatenate(gradients)
+    structure = Structure.identity(start.size)
+    return ModelDensity(layout, flat, logp, gradient, gradient, structure.width, structure, others=others)
 
 
 def log_density(
@@ -234,5 +171,5 @@ def log_density(
     key = state_of(model, vars), flat_layout(vars, point), choices
     densities: dict[tuple, ModelDensity] = model_cache(model, "log density")
     if key not in densities:
-        densities[key] = ModelDensity(vars, model, point, noncentring)
+        densities[key] = model_density(vars, model, point, noncentring)
     return densities[key]

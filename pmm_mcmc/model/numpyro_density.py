@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pmm_mcmc.model.initial_points import PRIOR_DRAWS, PRIOR_NUMBERS, checked_values
+from pmm_mcmc.model.initial_points import checked_values, count_of_draws
 from pmm_mcmc.model.jax_density import JaxDensity
 from pmm_mcmc.model.jax_hierarchy import Children, checked_children
 from pmm_mcmc.model.result_tree import ResultTree, flat_names, in_blocks
@@ -55,11 +54,8 @@ class _Sites:
         self._args = _copied(args)
         self._kwargs = _copied(kwargs)
         try:
-            try:
+            with _without_checks():  # a parameter may be invalid where this trace happens to be; starts are tried
                 self.trace = self._traced(substitute_fn=init_to_uniform())
-            except ValueError:  # also of a parameter that is invalid where this trace happens to be; starts are tried
-                with _without_checks():
-                    self.trace = self._traced(substitute_fn=init_to_uniform())
         except Exception as error:
             raise ValueError(
                 f"the NumPyro model cannot be run at these arguments: {error}. Pass what numpyro.infer.MCMC.run takes "
@@ -90,6 +86,11 @@ class _Sites:
         seeded = handlers.substitute(handlers.seed(self._model, 0), **substituted)
         return handlers.trace(seeded).get_trace(*self._args, **self._kwargs)
 
+    def _unconstrained(self, trace: dict[str, Any]) -> Any:
+        """Return the flat vector of the latent sites of a trace."""
+        sites = [trace[name] for name in self.latent]
+        return jnp.concatenate([jnp.ravel(biject_to(site["fn"].support).inv(site["value"])) for site in sites])
+
     def unravel(self, x: Any) -> dict[str, Any]:
         """Return the unconstrained value of each latent site."""
         return {name: x[coordinates].reshape(shape) for name, (coordinates, shape, _) in self.latent.items()}
@@ -114,20 +115,17 @@ class _Sites:
 
     def explain(self, x: np.ndarray) -> str:
         """Name the sites whose log probability is not finite at a position, and what NumPyro's own checks say."""
+        reason = ""
         with jax.enable_x64(True), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with _without_checks():
-                trace = self.at(jnp.asarray(x))
-                bad = [
-                    name
-                    for name, site in trace.items()
-                    if site["type"] == "sample" and not np.isfinite(site["fn"].log_prob(site["value"])).all()
-                ]
-            reason = ""
             try:
                 self.at(jnp.asarray(x))
             except ValueError as error:
                 reason = f" ({str(error).rstrip('.')})"
+            with _without_checks():
+                sites = {name: site for name, site in self.at(jnp.asarray(x)).items() if site["type"] == "sample"}
+                log_probs = {name: site["fn"].log_prob(site["value"]) for name, site in sites.items()}
+        bad = [name for name, values in log_probs.items() if not np.isfinite(values).all()]
         return f"not finite at site {', '.join(bad)}{reason}" if bad else ""
 
     def start(self, values: Mapping[str, Any]) -> np.ndarray:
@@ -149,64 +147,56 @@ class _Sites:
                     raise ValueError(
                         f"initvals[{name!r}]={values[name]!r}: is outside the support of the site, {support}"
                     )
-            parts = [biject_to(trace[name]["fn"].support).inv(trace[name]["value"]) for name in self.latent]
-            return np.concatenate([np.ravel(block) for block in parts])
+            return np.array(self._unconstrained(trace), dtype=float)
 
     def prior(self, key: np.ndarray) -> np.ndarray:
         """Return draws ``(n, d)`` of the prior; none where it is improper or cannot be drawn from."""
 
         def one(key: Any) -> Any:
-            trace = handlers.trace(handlers.seed(self._model, key)).get_trace(*self._args, **self._kwargs)
-            sites = [trace[name] for name in self.latent]
-            return jnp.concatenate([jnp.ravel(biject_to(site["fn"].support).inv(site["value"])) for site in sites])
+            seeded = handlers.seed(self._model, key)
+            return self._unconstrained(handlers.trace(seeded).get_trace(*self._args, **self._kwargs))
 
-        count = min(PRIOR_DRAWS, 1 + PRIOR_NUMBERS // self.d)
         try:
             with jax.enable_x64(True), _without_checks():
-                keys = jax.random.split(jax.random.key(int(key[0] ^ key[1])), count)
+                keys = jax.random.split(jax.random.key(int(key[0] ^ key[1])), count_of_draws(self.d))
                 return np.array(jax.jit(jax.vmap(one))(keys), dtype=float)
         except Exception:  # the search for modes then starts elsewhere
             return np.empty((0, self.d))
 
-    @cached_property
     def dims(self) -> dict[str, list[str]]:
-        """The plates along which the values of a site lie, where they are known."""
-        named = {}
-        for name, site in self.trace.items():
-            frames = site.get("cond_indep_stack") or []
+        """Return the plates along which the values of a variable lie, where they are known."""
+        variables = {name: site for name, site in self.trace.items() if site["type"] in ("sample", "deterministic")}
+        dims = {}
+        for name, site in variables.items():
+            plates = site.get("cond_indep_stack") or []
             shape = jnp.shape(site["value"])
-            aligned = site["type"] == "sample" or len(shape) == max((-f.dim for f in frames), default=0)
-            if frames and aligned and site["type"] in ("sample", "deterministic"):
-                batch = len(shape) - (site["fn"].event_dim if site["type"] == "sample" else 0)
-                dims = [f"{name}_dim_{i}" for i in range(len(shape))]
-                for frame in frames:
-                    axis = batch + frame.dim
-                    if axis >= 0 and shape[axis] == frame.size and frame.name not in self.variables:
-                        dims[axis] = frame.name
-                named[name] = dims
-        return named
-
-    @property
-    def variables(self) -> set[str]:
-        """Names of what is in the result."""
-        return {name for name, site in self.trace.items() if site["type"] in ("sample", "deterministic")}
+            is_sample = site["type"] == "sample"
+            if not plates or not (is_sample or len(shape) == max(-plate.dim for plate in plates)):
+                continue
+            batch = len(shape) - (site["fn"].event_dim if is_sample else 0)
+            dims[name] = [f"{name}_dim_{i}" for i in range(len(shape))]
+            for plate in plates:
+                axis = batch + plate.dim
+                if axis >= 0 and shape[axis] == plate.size and plate.name not in variables:
+                    dims[name][axis] = plate.name
+        return dims
 
     def layout(self) -> ResultTree:
         """Return the map from draws to the variables of the result."""
-        plates = {frame for dims in self.dims.values() for frame in dims}
-        sizes = {
+        dims = self.dims()
+        plates = {dim for names in dims.values() for dim in names}
+        coords = {
             name: np.arange(site["args"][0])
             for name, site in self.trace.items()
             if site["type"] == "plate" and name in plates
         }
         data = {name: np.asarray(self.trace[name]["value"]) for name in self.observed}
-        parts = [(n if site.real else f"{n}_unconstrained", site.shape) for n, site in self.latent.items()]
+        shapes = [(n if site.real else f"{n}_unconstrained", site.shape) for n, site in self.latent.items()]
         compute = {"posterior": _Blocks(self.values, self.d, list(self.trace))}
         if self.observed:
             compute["log_likelihood"] = _Blocks(self.log_likelihood, self.d, self.observed)
-        return ResultTree(
-            flat_names(parts), compute, lambda: (sizes, self.dims), lambda: {"observed_data": data} if data else {}
-        )
+        groups = {"observed_data": data} if data else {}
+        return ResultTree(flat_names(shapes), compute, lambda: (coords, dims), lambda: groups)
 
     def children(self) -> Children:
         """Return the sites that may be non-centred, with location and scale as functions of the vector."""

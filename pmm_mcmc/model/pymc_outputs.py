@@ -22,9 +22,10 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
+from pmm_mcmc.model.initial_points import flat_position
 from pmm_mcmc.model.log_density import flat_layout
 from pmm_mcmc.model.model_cache import model_cache, state_of
-from pmm_mcmc.model.outputs import Compiled, Graph, ManyDraws, compile_graph
+from pmm_mcmc.model.outputs import CompiledOutputs, ManyDraws
 from pmm_mcmc.model.result_tree import ResultTree, flat_names
 
 __all__ = ["coords_and_dims", "many_draws", "model_data", "model_layout", "outputs_of"]
@@ -72,15 +73,6 @@ def outputs_of(model: pm.Model, what: str) -> dict[str, Any]:
     return {name: pt.as_tensor(graph, allow_xtensor_conversion=True) for name, graph in outputs.items()}
 
 
-def _graph_of_one(outputs: Sequence[Any], vars: Sequence[Any], point: dict[str, Any], check_bounds: bool) -> Graph:
-    joined, flat = join_nonshared_inputs(point=point, outputs=outputs, inputs=list(vars))
-    # Checks of parameters become values: one draw out of range must not raise for a whole block.
-    check = "local_check_parameter_to_ninf_switch" if check_bounds else "local_remove_check_parameter"
-    include = ("minimum_compile", "inline_ofg_expansion", "canonicalize", "stabilize", check)
-    # Inner graphs are not compiled: compiled ones may work in place, and could not be inlined later.
-    return Graph(flat, list(rewrite_graph(joined, include=include, exclude=("compile_inner_graph",), clone=True)))
-
-
 def many_draws(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], what: str, backend: str) -> ManyDraws:
     """Compile the outputs of a model for many draws; the compiled functions are cached with the model.
 
@@ -100,13 +92,18 @@ def many_draws(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], what
     """
     point = {name: np.asarray(value) for name, value in point.items()}
     key = what, backend, state_of(model, vars), flat_layout(vars, point), model.check_bounds
-    start = np.concatenate([np.ravel(point[var.name]) for var in vars])
-    compiled: dict[tuple, tuple[list[str], Compiled]] = model_cache(model, "outputs")
+    start = flat_position(point, vars)
+    compiled: dict[tuple, CompiledOutputs] = model_cache(model, "outputs")
     if key not in compiled:
         outputs = outputs_of(model, what)
-        graph = _graph_of_one(list(outputs.values()), vars, point, model.check_bounds)
-        compiled[key] = list(outputs), compile_graph(graph, backend, start)
-    return ManyDraws(*compiled[key], start)
+        joined, flat = join_nonshared_inputs(point=point, outputs=list(outputs.values()), inputs=list(vars))
+        # Checks of parameters become values: one draw out of range must not raise for a whole block.
+        check = "local_check_parameter_to_ninf_switch" if model.check_bounds else "local_remove_check_parameter"
+        include = ("minimum_compile", "inline_ofg_expansion", "canonicalize", "stabilize", check)
+        # Inner graphs are not compiled: compiled ones may work in place, and could not be inlined later.
+        graphs = rewrite_graph(joined, include=include, exclude=("compile_inner_graph",), clone=True)
+        compiled[key] = CompiledOutputs(flat, dict(zip(outputs, graphs, strict=True)), backend, start)
+    return ManyDraws(compiled[key], start)
 
 
 def model_layout(

@@ -23,8 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.model.families import MOST_GROUPED
-from pmm_mcmc.model.reading import Reading
+from pmm_mcmc.coordinates.signs import Signs
+from pmm_mcmc.model.families import MOST_GROUPED, SIGNED
+from pmm_mcmc.model.hierarchy import Hierarchy
 
 __all__ = ["signed_scales"]
 
@@ -36,73 +37,98 @@ _SMALL = -8.0
 _MOST_SCALES = 200
 
 
-def signed_scales(reading: Reading, log_density: Callable[[], Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Find the coordinates of signed scales ``(k,)`` and those whose signs each coordinate has ``(d, 2)``, or -1.
+def signed_scales(hierarchy: Hierarchy, log_density: Callable[[], Any]) -> Signs:
+    """Return the scales that are sampled with a sign, and what changes sign with them.
 
     ``log_density`` compiles the model's with its gradient, a function of ``x``; it is called only where a correlation
     may have a sign, or offsets.
     """
-    signed, flips = _of_children(reading, log_density)
-    owner = _of_offsets(reading, signed, log_density)
+    signed, flips = _of_children(hierarchy, log_density)
+    owner = _of_offsets(hierarchy, log_density)
     if (owner >= 0).any():
         scales = np.unique(owner[owner >= 0])
         flips[owner >= 0, 0] = owner[owner >= 0]
         flips[scales, 0] = scales
         signed = np.union1d(signed, scales)
-    return signed, flips
+    parents = {var for child in hierarchy.children for var in child.parents}
+    by_hand = [
+        rv.name
+        for rv in hierarchy.model.free_RVs
+        if (value := hierarchy.model.rvs_to_values[rv]) not in parents
+        and np.isin(hierarchy.indices(value), signed).any()
+    ]
+    return Signs(signed, flips, by_hand)
 
 
-def _of_children(reading: Reading, log_density: Callable[[], Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Find signed scales of children."""
-    groups = [(group, owners) for group in reading.scales_with_sign() if (owners := _owners(group, reading))]
-    several = [sum(owners[i] >= 0 for _, owners in groups) > 1 for i in range(len(reading.children) if groups else 0)]
+def _candidates(hierarchy: Hierarchy) -> list[np.ndarray]:
+    """Return the coordinates, a variable each, of logarithms of scales whose density at 0 is symmetric or flat."""
+    groups = []
+    children = {child.value for child in hierarchy.children}
+    for rv in hierarchy.model.free_RVs:
+        value = hierarchy.model.rvs_to_values[rv]
+        if value in hierarchy.factors:
+            if type(rv.owner.inputs[-1].owner.op).__name__ in SIGNED:
+                groups.append(hierarchy.factors[value].scales)
+        elif value not in children and type(rv.owner.op).__name__ in SIGNED:
+            if type(hierarchy.model.rvs_to_transforms[rv]).__name__ == "LogTransform":
+                groups.append(hierarchy.indices(value))
+    return groups
+
+
+# -- scales of children ------------------------------------------------------------------------------------------------
+
+
+def _of_children(hierarchy: Hierarchy, log_density: Callable[[], Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the signed scales of children ``(k,)``, and the two whose signs each coordinate has ``(d, 2)``, or -1."""
+    groups = [(group, owners) for group in _candidates(hierarchy) if (owners := _owners(group, hierarchy))]
+    # Where an element has two scales, it has a product.
+    count = np.sum([np.concatenate(owners) >= 0 for _, owners in groups], axis=0)
     groups = [
         (group, owners)
         for group, owners in groups
-        if any((owner >= 0).any() for owner in owners)
-        and not any((twice & (owner >= 0)).any() for twice, owner in zip(several, owners, strict=True))
+        if (np.concatenate(owners) >= 0).any() and not (count[np.concatenate(owners) >= 0] > 1).any()
     ]
-    flips = np.full((len(reading.start), 2), -1)
+    flips = np.full((len(hierarchy.start), 2), -1)
     while groups:
         owners = [np.max(each, axis=0) for each in zip(*(owners for _, owners in groups), strict=True)]
         signed = np.concatenate([group for group, _ in groups])
         flips[:] = -1
         flips[signed, 0] = signed
-        bad = _correlated(reading, owners, signed, flips, log_density)
+        bad = _flip_correlations(hierarchy, owners, signed, flips, log_density)
         if not bad:
-            for child, owner in zip(reading.children, owners, strict=True):
-                coordinates = reading.at[child.value]
-                flips[coordinates, 0] = np.resize(owner, coordinates.stop - coordinates.start)
+            for child, owner in zip(hierarchy.children, owners, strict=True):
+                indices = hierarchy.indices(child.value)
+                flips[indices, 0] = np.resize(owner, len(indices))
             return np.sort(signed), flips
         groups = [(group, owners) for group, owners in groups if not bad & set(group.tolist())]
-    return np.zeros(0, dtype=int), np.full((len(reading.start), 2), -1)
+    return np.zeros(0, dtype=int), np.full((len(hierarchy.start), 2), -1)
 
 
-def _owners(group: np.ndarray, reading: Reading) -> list[np.ndarray]:
+def _root(L: Any) -> np.ndarray:
+    """Return standard deviations ``(n, m)``, or roots of covariances ``(n, K, K)``, from a child's scale."""
+    return np.sqrt(L[0]) if isinstance(L, tuple) else L
+
+
+def _owners(group: np.ndarray, hierarchy: Hierarchy) -> list[np.ndarray]:
     """Return for each child the coordinate in a group that each of its scales is proportional to, near 0, or -1.
 
     Of groups and vectors there is a scale for each row of the root of the covariance.  Nothing is returned where a
     scale vanishes otherwise, or the sign would matter.
     """
-    rng = np.random.default_rng(0)
-    p = np.repeat(reading.start[None, :], 3, axis=0)
+    shift = np.random.default_rng(0).uniform(0.2, 1.0, size=(2, len(group)))
+    p = np.repeat(hierarchy.start[None, :], 3, axis=0)
     p[:, group] = _NECK
-    shift = rng.uniform(0.2, 1.0, size=(2, len(group)))
     p[1:, group] += shift
-    out = []
+    owners = []
     with np.errstate(all="ignore"):
-        for child, (mu, L) in zip(reading.children, reading.scales(p), strict=True):
+        for child, (mu, L) in zip(hierarchy.children, hierarchy.scales(p), strict=True):
             if not np.allclose(mu[1:], mu[0], rtol=1e-6, atol=1e-6):
                 return []  # of a location that goes to infinity the sign would be seen
-            if isinstance(L, tuple):
-                size = np.sqrt(L[0])
-            elif L.ndim == 3:
-                size = np.sqrt((L**2).sum(axis=2))
-            else:
-                size = L
+            root = _root(L)
+            size = np.sqrt((root**2).sum(axis=2)) if root.ndim == 3 else root
             change = np.log(size[1:] / size[0])
-            if L is not size and not isinstance(L, tuple):
-                if not np.allclose(L[1:], np.exp(change)[:, :, None] * L[0], rtol=1e-6, atol=0.0):
+            if root.ndim == 3:
+                if not np.allclose(root[1:], np.exp(change)[:, :, None] * root[0], rtol=1e-6, atol=0.0):
                     return []
             still = (np.abs(change) < 1e-6).all(axis=0)
             follows = (np.abs(change[:, :, None] - shift[:, None, :]) < 1e-4).all(axis=0)
@@ -110,104 +136,110 @@ def _owners(group: np.ndarray, reading: Reading) -> list[np.ndarray]:
                 follows[:] = False
             if not (still | follows.any(axis=1)).all():
                 return []
-            out.append(np.where(still, -1, group[follows.argmax(axis=1)]))
-    return out
+            owners.append(np.where(still, -1, group[follows.argmax(axis=1)]))
+    return owners
 
 
-def _correlated(
-    reading: Reading, owners: list[np.ndarray], signed: np.ndarray, flips: np.ndarray, log_density: Callable[[], Any]
+def _flip_correlations(
+    hierarchy: Hierarchy,
+    owners: list[np.ndarray],
+    signed: np.ndarray,
+    flips: np.ndarray,
+    log_density: Callable[[], Any],
 ) -> set[int]:
     """Fill in the coordinates that change the sign of a correlation of two scales with different signs.
 
     Returns the signed scales for which changing the sign of these is not all that their own sign does.
     """
-    d = len(reading.start)
-    mixed = [child.parents for child, owner in zip(reading.children, owners, strict=True)
+    d = len(hierarchy.start)
+    mixed = [child.parents for child, owner in zip(hierarchy.children, owners, strict=True)
              if child.law.kind == "vector" and len(set(owner.tolist())) > 1]  # fmt: skip
-    others = {i for var in set().union(*mixed) for i in range(*reading.at[var].indices(d))}
-    turnable = np.array(sorted(others - set(signed.tolist())), dtype=int)
-    start = reading.start.copy()
+    indices = {i for var in set().union(*mixed) for i in hierarchy.indices(var).tolist()}
+    turnable = np.array(sorted(indices - set(signed.tolist())), dtype=int)
+    start = hierarchy.start.copy()
     start[turnable] += np.random.default_rng(2).uniform(0.2, 1.0, len(turnable))
     one_turned = np.where(turnable[:, None] == np.arange(d), -start, start)
-    for (_, L), owner in zip(reading.scales(np.concatenate([start[None], one_turned])), owners, strict=True):
-        if isinstance(L, tuple) or L.ndim < 3:
+    for (_, L), owner in zip(hierarchy.scales(np.concatenate([start[None], one_turned])), owners, strict=True):
+        root = _root(L)
+        if root.ndim < 3:
             continue
-        minus, same = (np.isclose(L[1:], by * L[0], rtol=1e-8, atol=0.0) for by in (-1.0, 1.0))
+        minus, same = (np.isclose(root[1:], sign * root[0], rtol=1e-8, atol=0.0) for sign in (-1.0, 1.0))
         for k in np.flatnonzero((minus | same).all(axis=(1, 2)) & ((~same).sum(axis=(1, 2)) == 1)):
             i, j = np.argwhere(~same[k])[0]
             if owner[i] != owner[j]:
                 flips[turnable[k]] = owner[i], owner[j]
+    # A row for each signed scale: its correlations have the other sign, and nothing else may change.
     turned = np.isin(np.arange(d), turnable) & ((flips == signed[:, None, None]).sum(axis=2) == 1)
     p = np.concatenate([start[None], np.where(turned, -start, start)])
     good = np.ones(len(signed), dtype=bool)
-    for (mu, L), owner in zip(reading.scales(p), owners, strict=True):
-        roots = np.sqrt(L[0]) if isinstance(L, tuple) else L
-        expected = roots[0]
-        if roots.ndim == 3:
-            S = np.where(owner == signed[:, None], -1.0, 1.0)
-            expected = S[:, :, None] * roots[0] * S[:, None, :]
-        for new, old, atol in ((roots[1:], expected, 0.0), (mu[1:], mu[0], 1e-12)):
+    for (mu, L), owner in zip(hierarchy.scales(p), owners, strict=True):
+        root = _root(L)
+        expected = root[0]
+        if root.ndim == 3:
+            sign = np.where(owner == signed[:, None], -1.0, 1.0)
+            expected = sign[:, :, None] * root[0] * sign[:, None, :]
+        for new, old, atol in ((root[1:], expected, 0.0), (mu[1:], mu[0], 1e-12)):
             good &= np.isclose(new, old, rtol=1e-8, atol=atol).reshape(len(signed), -1).all(axis=1)
     if turned.any() and good.all():
-        # At their locations the children have no part in it.
-        for i, child in enumerate(reading.children):
-            p[:, reading.at[child.value]] = reading.scales(p)[i][0].reshape(len(p), -1)
+        # With the children at their locations their noise has no part in it.
+        for i, child in enumerate(hierarchy.children):
+            p[:, hierarchy.slices[child.value]] = hierarchy.scales(p)[i][0].reshape(len(p), -1)
         f = log_density()
-        values = np.array([f(reading.x_of(row))[0] for row in p])
+        values = np.array([f(hierarchy.x_of(row))[0] for row in p])
         good &= np.isclose(values[1:], values[0], rtol=1e-7)
     return set(signed[~good].tolist())
 
 
-def _of_offsets(reading: Reading, signed: np.ndarray, log_density: Callable[[], Any]) -> np.ndarray:
+# -- scales of offsets -------------------------------------------------------------------------------------------------
+
+
+def _of_offsets(hierarchy: Hierarchy, log_density: Callable[[], Any]) -> np.ndarray:
     """Return for each coordinate ``(d,)`` the scale of which it is an offset, or -1; both change sign together.
 
     Where the scale vanishes the log density depends on an offset by its prior alone, which is even; and of a small
     scale it has a slope that is odd in the offsets: the model is a smooth function of their product.
     """
-    d = len(reading.start)
+    d = len(hierarchy.start)
     rng = np.random.default_rng(3)
-    owner = np.full(d, -1)
-    of_children = {i for child in reading.children for i in _range(reading, child.value)}
-    parents = {i for child in reading.children for var in child.parents for i in _range(reading, var)}
-    groups = [group for group in reading.scales_with_sign() if not parents & set(group.tolist())]
+    parents = {var for child in hierarchy.children for var in child.parents}
+    children = {child.value for child in hierarchy.children}
+    of_parents, of_children = (
+        {i for var in variables for i in hierarchy.indices(var).tolist()} for variables in (parents, children)
+    )
+    groups = [group for group in _candidates(hierarchy) if not of_parents & set(group.tolist())]
     scales = [i for group in groups for i in group.tolist()]
-    free = np.array([i not in of_children and i not in parents and i not in scales for i in range(d)])
+    free = ~np.isin(np.arange(d), [*of_children, *of_parents, *scales])
+    owner = np.full(d, -1)
     if not scales or len(scales) > _MOST_SCALES or not free.any():
         return owner
     f = log_density()
 
     def slopes(*positions: np.ndarray) -> list[np.ndarray]:
         with np.errstate(all="ignore"):
-            return [np.asarray(f(reading.x_of(p))[1]) for p in positions]
+            return [np.asarray(f(hierarchy.x_of(p))[1]) for p in positions]
 
-    start = reading.start + np.where(free, rng.uniform(0.2, 1.0, d), 0.0)
-    refused = set()
-    of = {}
+    start = hierarchy.start + np.where(free, rng.uniform(0.2, 1.0, d), 0.0)
+    offsets_of = {}
     for i in scales:
-        narrow = np.where(np.arange(d) == i, _NECK, start)
-        turned = np.where(free, -narrow, narrow + (np.arange(d) != i) * rng.uniform(0.2, 1.0, d))
-        wide = np.where(np.arange(d) == i, start, turned)
-        one, other, of_wide = slopes(narrow, turned, wide)
-        odd_where_narrow = np.isclose(one, -other, rtol=1e-6, atol=1e-6)
-        odd_where_wide = np.isclose(one, -of_wide, rtol=1e-6, atol=1e-6)
+        here = np.arange(d) == i
+        narrow = np.where(here, _NECK, start)
+        turned = np.where(free, -narrow, narrow + ~here * rng.uniform(0.2, 1.0, d))
+        of_narrow, of_turned, of_wide = slopes(narrow, turned, np.where(here, start, turned))
+        odd_where_narrow = np.isclose(of_narrow, -of_turned, rtol=1e-6, atol=1e-6)
+        odd_where_wide = np.isclose(of_narrow, -of_wide, rtol=1e-6, atol=1e-6)
         offsets = free & odd_where_narrow & ~odd_where_wide
-        small = np.where(np.arange(d) == i, _SMALL, start)
-        without = np.where(offsets, 0.0, small)
-        plus, minus, none = (g[i] for g in slopes(small, np.where(offsets, -small, small), without))
+        small = np.where(here, _SMALL, start)
+        opposite, none = (np.where(offsets, value, small) for value in (-small, 0.0))
+        plus, minus, zero = (slope[i] for slope in slopes(small, opposite, none))
         odd = abs(plus - minus)
-        even = abs(plus + minus - 2.0 * none)
-        if offsets.any() and abs(none - 1.0) < 0.1 and even < 0.1 * odd:
-            of[i] = offsets
-        else:
-            refused.add(i)
-    owners = sum((offsets.astype(int) for offsets in of.values()), np.zeros(d, dtype=int))
-    refused |= {i for i, offsets in of.items() if (owners[offsets] > 1).any()}  # factors of a product
+        even = abs(plus + minus - 2.0 * zero)
+        if offsets.any() and abs(zero - 1.0) < 0.1 and even < 0.1 * odd:
+            offsets_of[i] = offsets
+    count = sum((offsets.astype(int) for offsets in offsets_of.values()), np.zeros(d, dtype=int))
+    # Offsets of two scales are of a product.
+    unshared = {i for i, offsets in offsets_of.items() if not (count[offsets] > 1).any()}
     for group in groups:
-        if not refused & set(group.tolist()):
+        if unshared.issuperset(group.tolist()):
             for i in group:
-                owner[of[i]] = i
+                owner[offsets_of[i]] = i
     return owner
-
-
-def _range(reading: Reading, var: Any) -> range:
-    return range(*reading.at[var].indices(len(reading.start)))

@@ -14,6 +14,8 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.replace import clone_replace, graph_replace
 
+from pmm_mcmc.model.model_density import Layout
+
 __all__ = ["SplitDensity", "concatenate"]
 
 
@@ -36,7 +38,7 @@ class SplitDensity(NamedTuple):
     def of(
         cls,
         vars: Sequence[Any],
-        layout: Sequence[tuple[str, tuple[int, ...], int, Any]],
+        layout: Layout,
         logp: Any,
         others: Mapping[Any, Any],
     ) -> SplitDensity:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.model.c_function import CFunction, of_stan
+from pmm_mcmc.model.c_function import CFunction
 from pmm_mcmc.model.c_hierarchy import PointerChild
 from pmm_mcmc.model.initial_points import checked_values
 from pmm_mcmc.model.result_tree import ResultTree
@@ -131,7 +131,7 @@ def stan_function(model: Any) -> tuple[CFunction, int, bool]:
     if ndim < 1:
         raise ValueError(f"model={model!r}: the Stan model has no parameters, so there is nothing to sample")
     threads = bool(re.search(r"STAN_THREADS\s*=\s*(true|1)", model.model_info(), re.IGNORECASE))
-    return of_stan(model.stanlib, int(model.model), model), ndim, threads
+    return CFunction.of_stan(model), ndim, threads
 
 
 def stan_layout(model: Any) -> ResultTree:

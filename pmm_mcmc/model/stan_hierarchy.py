@@ -98,7 +98,7 @@ class _Reader:
             expressions.setdefault(name, []).append(expression)
         self._definitions = {name: texts[0] for name, texts in expressions.items() if len(texts) == 1}
 
-    def term(self, expression: str, loops: set[str]) -> _Term:
+    def term(self, expression: str) -> _Term:
         """Return an expression of the Stan language as a term.
 
         Raises
@@ -107,33 +107,31 @@ class _Reader:
             If it is no constant and depends on more than one parameter, or not as :class:`_Term` says.
         """
         text = re.sub(r"\.([*/^])", r"\1", expression).replace("^", "**").strip()
-        for loop in loops:
-            text = re.sub(rf"\[\s*{loop}\s*\]", "", text)
         try:
-            return self._term(ast.parse(text, mode="eval").body, loops)
+            return self._term(ast.parse(text, mode="eval").body)
         except (SyntaxError, IndexError, ValueError, RecursionError) as error:
             raise _Unreadable from error
 
-    def _term(self, node: ast.expr, loops: set[str]) -> _Term:
+    def _term(self, node: ast.expr) -> _Term:
         match node:
             case ast.Constant(value=int() | float() as value):
                 return _Term(float(value))
             case ast.Name(id=name):
-                return self._named(name, loops)
+                return self._named(name)
             case ast.UnaryOp(op=ast.USub(), operand=inner):
-                return self._term(inner, loops).times(-1.0)
+                return self._term(inner).times(-1.0)
             case ast.BinOp(left=left, op=op, right=right):
-                return self._combined(self._term(left, loops), op, self._term(right, loops))
+                return self._combined(self._term(left), op, self._term(right))
             case ast.Subscript(value=inner, slice=index):
-                position = self._term(index, loops)
+                position = self._term(index)
                 if not position.fixed:
                     raise _Unreadable
-                return self._term(inner, loops).picked(np.asarray(position.constant).astype(int) - 1)
+                return self._term(inner).picked(np.asarray(position.constant).astype(int) - 1)
             case ast.Call(func=ast.Name(id=name), args=arguments):
-                return self._called(name, [self._term(argument, loops) for argument in arguments])
+                return self._called(name, [self._term(argument) for argument in arguments])
         raise _Unreadable
 
-    def _named(self, name: str, loops: set[str]) -> _Term:
+    def _named(self, name: str) -> _Term:
         if name in self.places:
             _, columns = self.places[name]
             if any(self._kinds[column] is None for column in columns):
@@ -143,7 +141,7 @@ class _Reader:
             return self._values[name]
         if name in self._definitions:
             expression = self._definitions.pop(name)  # a definition that needs itself ends here
-            self._values[name] = self.term(expression, loops)
+            self._values[name] = self.term(expression)
             return self._values[name]
         raise _Unreadable
 
@@ -182,7 +180,7 @@ class _Reader:
             return terms[0]
         raise _Unreadable
 
-    def child(self, name: str, location: str, scale: str, loops: set[str]) -> PointerChild:
+    def child(self, name: str, location: str, scale: str) -> PointerChild:
         """Return a parameter as a child with these location and scale.
 
         Raises
@@ -197,7 +195,7 @@ class _Reader:
         if not free or not np.array_equal(columns[order], begin + np.arange(len(columns))):
             raise _Unreadable
         try:
-            parents = [self.term(expression, loops).parent(shape, order) for expression in (location, scale)]
+            parents = [self.term(expression).parent(shape, order) for expression in (location, scale)]
         except ValueError as error:
             raise _Unreadable from error
         return PointerChild(slice(begin, begin + len(columns)), *parents)
@@ -262,7 +260,7 @@ def named_children(
         if not isinstance(parents, tuple) or len(parents) != 2:
             raise ValueError(f"children[{name!r}]={parents!r}: {form}")
         try:
-            named[name] = reader.child(name, str(parents[0]), str(parents[1]), set())
+            named[name] = reader.child(name, str(parents[0]), str(parents[1]))
         except _Unreadable:
             raise ValueError(
                 f"children[{name!r}]={parents!r}: {name} must be a parameter without bounds, and location and scale "
@@ -278,15 +276,17 @@ def read_children(model: Any, places: Mapping[str, Any], data: Mapping[str, Any]
     """Return the children that the statements of a program name, in an order in which each comes after its parents."""
     code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", code, flags=re.DOTALL)
     code = code.split("generated quantities")[0]
-    loops = set(re.findall(r"\bfor\s*\(\s*(\w+)\s+in\b", code))
+    # The index of a loop stands for all elements, but where one is defined.
+    for loop in set(re.findall(r"\bfor\s*\(\s*(\w+)\s+in\b", code)):
+        code = re.sub(rf"\[\s*{loop}\s*\](?!\s*=[^=])", "", code)
     reader = _Reader(model, places, data)
     reader.define(code)
     children: dict[str, PointerChild] = {}
     for name, index, location, scale in _statements(code):
-        if name not in places or name in children or index.strip("[] ") not in {"", *loops}:
+        if index or name not in places or name in children:
             continue
         try:
-            child = reader.child(name, location, scale, loops)
+            child = reader.child(name, location, scale)
         except _Unreadable:
             _log.debug("%s stays centred: %s and %s are not understood", name, location, scale)
             continue

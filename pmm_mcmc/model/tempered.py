@@ -25,23 +25,17 @@ from pymc.pytensorf import (
     make_shared_replacements,
     replace_rng_nodes,
     reseed_rngs,
-    rewrite_pregrad,
 )
-from pytensor.compile.sharedvalue import SharedVariable
 
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.model.log_density import ModelDensity, _check_inputs, flat_layout
+from pmm_mcmc.model.log_density import differentiated, flat_layout
 from pmm_mcmc.model.mixture import mixture_density, path_numbers
 from pmm_mcmc.model.model_cache import model_cache, state_of
+from pmm_mcmc.model.model_density import ModelDensity
 from pmm_mcmc.model.products import numba_mode
-from pmm_mcmc.model.split_density import SplitDensity, concatenate
+from pmm_mcmc.model.split_density import concatenate
 
-__all__ = [
-    "TemperedModel",
-    "prior_sampler",
-    "tempered_model",
-    "width_of",
-]
+__all__ = ["path_density", "prior_sampler", "tempered_model", "width_of"]
 
 
 def width_of(d: int) -> int:
@@ -49,50 +43,38 @@ def width_of(d: int) -> int:
     return 3 * d + 2
 
 
-class TemperedModel(ModelDensity):
-    """The log densities of a path to a model's posterior from ``"prior"`` or ``"gaussian"``: see the module."""
-
-    def __init__(self, vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray], reference: str):
-        self.layout = flat_layout(vars, point)
-        self.d = d = sum(size for _, _, size, _ in self.layout)
-        replacements = make_shared_replacements(point, list(vars), model)
-        self.others = {}
-        self.structure = Structure.identity(d)
-        self.width = width_of(d)
-        graphs = [model.varlogp, pt.as_tensor(model.datalogp)] if reference == "prior" else [model.logp()]
-        densities = []
-        for graph in graphs:
-            graph = rewrite_pregrad(graph.astype(pytensor.config.floatX))
-            _check_inputs(graph)
-            densities.append(SplitDensity.of(vars, self.layout, graph, replacements))
-        self._flat = flat = densities[0].flat()
-        numbers = path_numbers(0.0, None, d).astype(flat.dtype)
-        self.density_parameters = pytensor.shared(numbers, name="numbers of the path")
-        (lp, g), *others = ((logp, concatenate(slopes)) for logp, slopes in (d_.at(d_.cut(flat)) for d_ in densities))
-        logq, g0 = mixture_density(pt, flat, self.density_parameters[2:], d)
-        log_ratio = lp - logq
-        gl = g - g0
-        for more, slope in others:
-            fitted = self.density_parameters[1] > 0.0
-            log_ratio = pt.switch(fitted, log_ratio + more, more)
-            gl = pt.switch(fitted, gl + slope, slope)
-            logq = pt.switch(fitted, logq, lp)
-            g0 = pt.switch(fitted, g0, g)
-        beta = self.density_parameters[0]
-        scalars = [pt.atleast_1d(log_ratio).astype(flat.dtype), pt.atleast_1d(logq).astype(flat.dtype)]
-        slope = (g0 + beta * gl).astype(flat.dtype)
-        evaluation = pt.concatenate([slope, g0, gl, *scalars]).astype(flat.dtype)
-        self._outputs = {"joint": [(logq + beta * log_ratio).astype(flat.dtype), evaluation], "gradient": [slope]}
-        self._shared: dict[str, list[SharedVariable]] = {}
-        self._held: dict[str, list[tuple[Any, Any]]] = {}
-        self._native: dict[str, Any] = {}
-        self.jax: Any = None
-        self.tape: Any = None
+def path_density(vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray], reference: str) -> ModelDensity:
+    """Return the log densities of a path to a model's posterior from ``"prior"`` or ``"gaussian"``: see the module."""
+    layout = flat_layout(vars, point)
+    replacements = make_shared_replacements(point, list(vars), model)
+    graphs = [model.varlogp, pt.as_tensor(model.datalogp)] if reference == "prior" else [model.logp()]
+    densities = [differentiated(vars, layout, graph.astype(pytensor.config.floatX), replacements) for graph in graphs]
+    flat = densities[0].flat()
+    d = flat.type.shape[0]
+    numbers = pytensor.shared(path_numbers(0.0, None, d).astype(flat.dtype), name="numbers of the path")
+    (lp, g), *likelihood = (
+        (logp, concatenate(gradients)) for logp, gradients in (each.at(each.cut(flat)) for each in densities)
+    )
+    logq, g0 = mixture_density(pt, flat, numbers[2:], d)
+    log_ratio = lp - logq
+    gl = g - g0
+    for lp_likelihood, g_likelihood in likelihood:  # from the prior, unless the numbers have a mixture
+        has_mixture = numbers[1] > 0.0
+        log_ratio = pt.switch(has_mixture, log_ratio + lp_likelihood, lp_likelihood)
+        gl = pt.switch(has_mixture, gl + g_likelihood, g_likelihood)
+        logq = pt.switch(has_mixture, logq, lp)
+        g0 = pt.switch(has_mixture, g0, g)
+    beta = numbers[0]
+    gradient = (g0 + beta * gl).astype(flat.dtype)
+    scalars = [pt.atleast_1d(scalar).astype(flat.dtype) for scalar in (log_ratio, logq)]
+    evaluation = pt.concatenate([gradient, g0, gl, *scalars]).astype(flat.dtype)
+    logp = (logq + beta * log_ratio).astype(flat.dtype)
+    return ModelDensity(layout, flat, logp, gradient, evaluation, width_of(d), Structure.identity(d), numbers)
 
 
 def tempered_model(
     vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray], reference: str
-) -> tuple[TemperedModel, Callable[[Sequence[int], int], np.ndarray] | None]:
+) -> tuple[ModelDensity, Callable[[Sequence[int], int], np.ndarray] | None]:
     """Return the path of a model in its current state and, if the reference is its prior, the sampler of that."""
     key = state_of(model, vars), flat_layout(vars, point)
     paths = model_cache(model, "path from " + reference)
@@ -107,7 +89,7 @@ def tempered_model(
                     f"reference='prior': nothing can be drawn from the prior ({error}); give its distributions a way "
                     "to draw (random=), or take reference='gaussian'"
                 ) from error
-        paths[key] = TemperedModel(vars, model, point, reference), sampler
+        paths[key] = path_density(vars, model, point, reference), sampler
     return paths[key]
 
 

@@ -13,7 +13,7 @@ from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Chunk, evaluated_at
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.model.log_density import ModelDensity
+from pmm_mcmc.model.model_density import ModelDensity
 from pmm_mcmc.run import devices
 from pmm_mcmc.tape import loop
 from pmm_mcmc.tape.build import Tape, Unsupported, address_of

@@ -24,14 +24,8 @@ from rich.progress import TextColumn
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.initial_points import prior_draws
-from pmm_mcmc.model.log_density import (
-    ModelDensity,
-    bad_start_message,
-    choose_vars,
-    flat_layout,
-    log_density,
-    periods_of,
-)
+from pmm_mcmc.model.log_density import bad_start_message, choose_vars, flat_layout, log_density, periods_of
+from pmm_mcmc.model.model_density import ModelDensity
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
 from pmm_mcmc.steps.statistics import GRADIENTS, STATISTICS, Stats, progress_columns, rows_of, shown
 from pmm_mcmc.warmup.step_size import fixed_setting

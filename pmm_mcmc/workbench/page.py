@@ -7,7 +7,6 @@ import io
 import os
 import re
 import tempfile
-from collections.abc import Iterator
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -105,7 +104,7 @@ def html_of(dt: Any) -> str:
     judgement = verdict(dt)
     table = summary(dt)
     body = [f'<p class="verdict {judgement.state.replace(" ", "-")}">{escape(judgement.sentence)}</p>']
-    body += _table("Estimates", _concerning(table, _MOST_ROWS), len(table), "parameters")
+    body += _section("Estimates", _largest_r_hat(table, _MOST_ROWS), len(table), "parameters")
     if "ladder" in children:
         body += _ladder(dt["ladder"].to_dataset())
     body += _setting(dt)
@@ -115,141 +114,119 @@ def html_of(dt: Any) -> str:
     return _IMPOSSIBLE.sub("\N{REPLACEMENT CHARACTER}", template.substitute(body="\n".join(body), version=__version__))
 
 
-# -- tables ----------------------------------------------------------------------------------------------------------
-
-
-def _table(title: str, table: pd.DataFrame, count: int, what: str) -> list[str]:
-    """Return a section with a table, and a note if ``count`` rows were more than it shows."""
+def _section(title: str, table: pd.DataFrame, count: int, rows: str) -> list[str]:
+    """Return a heading and a table, with a note if it shows only some of ``count`` rows."""
     html = table.to_html(border=0, na_rep="\N{EN DASH}")
-    note = [f"<p>{len(table)} of {count:,} {what}: those that matter most.</p>"] if len(table) < count else []
+    note = [f"<p>{len(table)} of {count:,} {rows}: those that matter most.</p>"] if len(table) < count else []
     return [f"<h2>{title}</h2>", f'<div class="wide">{html}</div>', *note]
 
 
-def _concerning(table: pd.DataFrame, limit: int) -> pd.DataFrame:
-    """Return the rows of the largest ``r_hat``, in their order."""
-    if len(table) <= limit:
-        return table
-    size = table["r_hat"].astype(float).fillna(0.0).to_numpy()
-    return table.iloc[np.sort(np.argsort(-size, kind="stable")[:limit])]
+def _largest_r_hat(table: pd.DataFrame, limit: int) -> pd.DataFrame:
+    """Return at most ``limit`` rows of a summary, in their order."""
+    r_hat = table["r_hat"].astype(float).fillna(0.0).to_numpy()
+    return table.iloc[np.sort(np.argsort(-r_hat, kind="stable")[:limit])]
 
 
 def _ladder(ladder: xr.Dataset) -> list[str]:
+    """Return sections on the log evidence and on the modes, with the coordinates that tell these apart."""
     evidence = pd.DataFrame(
-        {"value": [f"{float(ladder[name]):.3f}" for name in _EVIDENCE],
-         "standard error": [f"{float(ladder[name + '_se']):.2g}" for name in _EVIDENCE]},
+        [[f"{float(ladder[name]):.3f}", f"{float(ladder[name + '_se']):.2g}"] for name in _EVIDENCE],
         index=list(_EVIDENCE.values()),
-    )  # fmt: skip
-    present = np.flatnonzero(np.isfinite(ladder["mode_weight"].values))
-    names = ladder["coordinate"].values.astype(str)
-    centre = ladder["mode_centre"].values[present]
-    # Four coordinates tell modes apart: those in which their centres differ most.
-    apart: list[int] = []
-    if len(present) > 1:
-        apart = np.sort(np.argsort(-np.ptp(centre, axis=0), kind="stable")[:4]).tolist()
-    modes = pd.DataFrame(
-        {"weight": [f"{value:.3f}" for value in ladder["mode_weight"].values[present]],
-         "standard error": [f"{value:.2g}" for value in ladder["mode_weight_se"].values[present]],
-         "restarts": ladder["mode_restarts"].values[present],
-         **{names[i]: [f"{value:.3g}" for value in centre[:, i]] for i in apart}},
-        index=[f"mode {number}" for number in present],
-    )  # fmt: skip
+        columns=["value", "standard error"],
+    )
+    modes = ladder.isel(mode=np.flatnonzero(np.isfinite(ladder["mode_weight"].values)))
+    table = pd.DataFrame(index=[f"mode {number}" for number in range(modes.sizes["mode"])])
+    table["weight"] = [f"{value:.3f}" for value in modes["mode_weight"].values]
+    table["standard error"] = [f"{value:.2g}" for value in modes["mode_weight_se"].values]
+    table["restarts"] = modes["mode_restarts"].values
+    centre = modes["mode_centre"].values
+    if len(centre) > 1:
+        for i in np.sort(np.argsort(-np.ptp(centre, axis=0), kind="stable")[:4]):
+            table[str(modes["coordinate"].values[i])] = [f"{value:.3g}" for value in centre[:, i]]
     return [
-        *_table("Log evidence", evidence, len(evidence), "estimates"),
-        *_table("Modes", modes.iloc[:_MOST_ROWS], len(modes), "modes"),
+        *_section("Log evidence", evidence, len(evidence), "estimates"),
+        *_section("Modes", table.iloc[:_MOST_ROWS], len(table), "modes"),
     ]
 
 
 def _setting(dt: Any) -> list[str]:
     """Return the section on the run: its size, and what its chains sampled with."""
     group = dt["posterior" if "posterior" in dt.children else "posterior_mean"]
-    named = ("sampler", "backend", "precision")
-    facts = [str(group.attrs[name]) for name in named if name in group.attrs]
+    facts = [str(group.attrs[name]) for name in ("sampler", "backend", "precision") if name in group.attrs]
     facts += [f"{group.sizes['chain']:,} chains"]
     facts += [f"{group.sizes['draw']:,} draws of each chain"] if "draw" in group.sizes else []
     facts += [f"{group.attrs['sampling_time']:.3g} s"] if "sampling_time" in group.attrs else []
     facts += [str(group.attrs[WORDS])] if group.attrs.get(WORDS) else []
-    of_chains = {}
-    for name, label in _SETTING.items():
-        values = _of_chains(dt, name)
-        if values is not None:
-            of_chains[label] = [f"{value:.4g}" for value in (values.min(), np.median(values), values.max())]
-    table = pd.DataFrame.from_dict(of_chains, orient="index", columns=["least", "middle", "largest"])
-    return [*_table("Setting", table, len(table), "settings"), f"<p>{escape('; '.join(facts))}.</p>"]
+    settings = {label: values for name, label in _SETTING.items() if (values := _of_chains(dt, name)).size}
+    table = pd.DataFrame(
+        [[f"{value:.4g}" for value in (v.min(), np.median(v), v.max())] for v in settings.values()],
+        index=list(settings),
+        columns=["least", "middle", "largest"],
+    )
+    return [*_section("Setting", table, len(table), "settings"), f"<p>{escape('; '.join(facts))}.</p>"]
 
 
-def _of_chains(dt: Any, name: str) -> np.ndarray | None:
-    """Return a number for each chain: the mean acceptance, otherwise the last value of the statistic."""
-    groups = [group for group in (EQUILIBRATION, "sample_stats", "sample_stats_total") if group in dt.children]
-    arrays = [dt[group][name] for group in groups if name in dt[group]]
-    arrays += [xr.DataArray(dt[group].attrs[name]) for group in groups if name in dt[group].attrs]
-    if not arrays:
-        return None
-    values = arrays[0]
-    if "draw" in values.dims:
-        values = values.mean("draw") if name == "acceptance_rate" else values.isel(draw=-1)
-    finite = np.asarray(values, dtype=float)
-    finite = finite[np.isfinite(finite)]
-    return finite if finite.size else None
-
-
-# -- figures ---------------------------------------------------------------------------------------------------------
+def _of_chains(dt: Any, name: str) -> np.ndarray:
+    """Return a number for each chain, where it is finite: the mean acceptance, or the last value of a statistic."""
+    for group in (EQUILIBRATION, "sample_stats", "sample_stats_total"):
+        if group in dt.children and (name in dt[group] or name in dt[group].attrs):
+            values = dt[group][name] if name in dt[group] else xr.DataArray(dt[group].attrs[name])
+            if "draw" in values.dims:
+                values = values.mean("draw") if name == "acceptance_rate" else values.isel(draw=-1)
+            numbers = np.asarray(values, dtype=float)
+            return numbers[np.isfinite(numbers)]
+    return np.empty(0)
 
 
 def _figures(dt: Any, table: pd.DataFrame) -> list[str]:
-    """Return a section with figures of the parameters that concern most."""
+    """Return a section with figures of the parameters of the largest ``r_hat``."""
+    import arviz as az
+    from matplotlib import pyplot as plt
+
     drawn = _drawn(dt, table)
-    if not drawn["posterior"].data_vars:
+    sizes = drawn["posterior"].sizes
+    count = len(drawn["posterior"].data_vars)
+    if not count:
         return []
-    out = ["<h2>Figures</h2>"]
-    for name, png in _pngs(drawn):
-        data = base64.b64encode(png).decode("ascii")
-        out.append(f'<p><img src="data:image/png;base64,{data}" alt="{name}"></p>\n<p>{_FIGURES[name]}</p>')
-    limits = {"parameters": (len(drawn["posterior"].data_vars), len(table))}
-    limits["chains"] = (drawn["posterior"].sizes["chain"], dt["posterior"].sizes["chain"])
-    cut = [f"{shown} of {count:,} {what}" for what, (shown, count) in limits.items() if shown < count]
-    return [*out, f"<p>Drawn are {' and '.join(cut)}.</p>"] if cut else out
+    plots: dict[str, Any] = {"trace": (az.plot_trace_dist, {}, 0.6 + 1.3 * count)}
+    if sizes["chain"] > 1:
+        plots["rank"] = (az.plot_rank, {"col_wrap": 3}, 0.4 + 2.2 * -(-count // 3))
+    if "sample_stats" in drawn.children:
+        plots["energy"] = (az.plot_energy, {}, 3.0)
+    html = ["<h2>Figures</h2>"]
+    # Not shown in a notebook, and dollar signs in names start no mathematics.
+    with plt.ioff(), plt.rc_context({"font.size": 9, "text.parse_math": False}):
+        for name, (plot, options, height) in plots.items():
+            plotted = plot(drawn, backend="matplotlib", figure_kwargs={"figsize": (8.0, height)}, **options)
+            figure = plotted.viz["figure"].item()
+            figure.set_layout_engine("constrained")
+            png = io.BytesIO()
+            figure.savefig(png, format="png", dpi=110)
+            plt.close(figure)
+            data = base64.b64encode(png.getvalue()).decode("ascii")
+            html.append(f'<p><img src="data:image/png;base64,{data}" alt="{name}"></p>\n<p>{_FIGURES[name]}</p>')
+    limits = {"parameters": (count, len(table)), "chains": (sizes["chain"], dt["posterior"].sizes["chain"])}
+    cut = [f"{shown} of {total:,} {what}" for what, (shown, total) in limits.items() if shown < total]
+    return [*html, f"<p>Drawn are {' and '.join(cut)}.</p>"] if cut else html
 
 
 def _drawn(dt: Any, table: pd.DataFrame) -> xr.DataTree:
-    """Return the draws of what is drawn: a variable for each parameter that moves, of some chains, thinned."""
+    """Return draws for figures: a variable for each parameter that moves, some chains, thinned; and the energy."""
     from arviz_base import xarray_sel_iter
     from arviz_base.labels import BaseLabeller
 
     count, draws = (dt["posterior"].sizes[dim] for dim in ("chain", "draw"))
     chains = np.unique(np.linspace(0, count - 1, min(count, _MOST_CHAINS)).round().astype(int))
-    some = {"chain": chains, "draw": slice(None, None, -(-draws // _MOST_DRAWS))}
-    posterior = dt["posterior"].to_dataset().isel(some)
+    thinned = {"chain": chains, "draw": slice(None, None, -(-draws // _MOST_DRAWS))}
+    posterior = dt["posterior"].to_dataset().isel(thinned)
     every = {}
     for name, selection, index in xarray_sel_iter(posterior, skip_dims={"chain", "draw"}):
         values = posterior[name].isel(index).reset_coords(drop=True).astype(float)
         if np.isfinite(values).all() and np.ptp(values.values) > 0.0:  # others have no density and no ranks
             every[BaseLabeller().make_label_flat(name, selection, index)] = values
-    shown = _concerning(table.loc[[label for label in table.index if label in every]], _MOST_DRAWN).index
+    shown = _largest_r_hat(table.loc[[label for label in table.index if label in every]], _MOST_DRAWN).index
     groups = {"posterior": xr.Dataset({label: every[label] for label in shown})}
     stats = dt["sample_stats"].to_dataset() if "sample_stats" in dt.children else {}
     if "energy" in stats:
         groups["sample_stats"] = stats[["energy"]].isel(chain=chains)
     return xr.DataTree.from_dict(groups)
-
-
-def _pngs(drawn: xr.DataTree) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and picture of each figure."""
-    import arviz as az
-    from matplotlib import pyplot as plt
-
-    posterior = drawn["posterior"].to_dataset()
-    rows = len(posterior.data_vars)
-    plots: dict[str, Any] = {"trace": (az.plot_trace_dist, {}, (8.0, 0.6 + 1.3 * rows))}
-    if posterior.sizes["chain"] > 1:
-        plots["rank"] = (az.plot_rank, {"col_wrap": 3}, (8.0, 0.4 + 2.2 * -(-rows // 3)))
-    if "sample_stats" in drawn.children:
-        plots["energy"] = (az.plot_energy, {}, (8.0, 3.0))
-    # Not shown in a notebook, and dollar signs in names start no mathematics.
-    with plt.ioff(), plt.rc_context({"font.size": 9, "text.parse_math": False}):
-        for name, (plot, options, size) in plots.items():
-            figure = plot(drawn, backend="matplotlib", figure_kwargs={"figsize": size}, **options).viz["figure"].item()
-            figure.set_layout_engine("constrained")
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format="png", dpi=110)
-            plt.close(figure)
-            yield name, buffer.getvalue()

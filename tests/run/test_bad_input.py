@@ -11,7 +11,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 import pmm_mcmc as pmm
-import pmm_mcmc.model.log_density as logdensity
+import pmm_mcmc.model.model_density as modeldensity
 from pmm_mcmc.langevin.stability import guard_threshold
 from pmm_mcmc.langevin.transitions import MOST_REFINEMENTS, SUBSTEPS
 from pmm_mcmc.steps import chain as chain_module
@@ -27,7 +27,7 @@ NAN, INF = float("nan"), float("inf")
 @pytest.fixture
 def no_compilation(monkeypatch):
     """Nothing may be compiled before the error."""
-    monkeypatch.setattr(logdensity, "compile", lambda *args, **options: pytest.fail("compiled before the check"))
+    monkeypatch.setattr(modeldensity, "compile", lambda *args, **options: pytest.fail("compiled before the check"))
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,10 @@ import pytest
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.statement import NOT_TRUSTED, TRUSTED, Verdict
-from pmm_mcmc.workbench import compare, targets
-from pmm_mcmc.workbench.comparison import reference as references
-from pmm_mcmc.workbench.comparison import runs
-from pmm_mcmc.workbench.comparison.reference import Truth, truth_for, truth_of_draws
-from pmm_mcmc.workbench.comparison.result import COLUMNS, row
-from pmm_mcmc.workbench.comparison.runs import Run, model_labels, name_of, run, unconstrained_draws
+from pmm_mcmc.workbench import compare, runs, targets
+from pmm_mcmc.workbench import reference as references
+from pmm_mcmc.workbench.reference import COLUMNS, Truth, row, truth_for, truth_of_draws
+from pmm_mcmc.workbench.runs import Run, model_labels, name_of, run, unconstrained_draws
 from pmm_mcmc.workbench.targets import Reference, Target
 
 CHAINS, BUDGET = 4, 40_000
@@ -71,7 +69,7 @@ def test_draws_and_gradients_are_those_of_sample(given):
         model=build(), random_seed=1, progressbar=False, compute_convergence_checks=False,
     )  # fmt: skip
     np.testing.assert_array_equal(found.position, direct["sample_stats"]["unconstrained"].values[:, :draws])
-    assert found.spent == direct["sample_stats"]["n_grad_total"].isel(draw=draws - 1).sum()
+    assert found.n_grad == direct["sample_stats"]["n_grad_total"].isel(draw=draws - 1).sum()
 
 
 @pytest.mark.pymc
@@ -84,7 +82,7 @@ def test_gradients_of_nuts_are_the_leapfrog_steps_of_its_trees():
     )  # fmt: skip
     np.testing.assert_array_equal(found.position, direct["posterior"]["x"].values[:, :draws])
     steps = direct["sample_stats"]["n_steps"].values[:, :draws].sum() + direct["warmup_sample_stats"]["n_steps"].sum()
-    assert found.spent == steps and found.judged.trusted
+    assert found.n_grad == steps and found.verdict.trusted
 
 
 @pytest.mark.pymc
@@ -146,7 +144,7 @@ def test_budgets_that_do_not_reach_are_rows_that_name_one_that_does():
 @pytest.mark.pymc
 def test_long_runs_end_where_their_draws_would_not_fit(monkeypatch):
     monkeypatch.setattr(runs, "_MOST_NUMBERS", 20_000)
-    assert run("default", build(), BUDGET, CHAINS, 1).spent < 0.9 * BUDGET
+    assert run("default", build(), BUDGET, CHAINS, 1).n_grad < 0.9 * BUDGET
 
 
 # -- the reference -----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import importlib
 import io
 from pathlib import Path
 
+import exact_moments
 import numpy as np
 import pytensor
 import pytest
@@ -20,7 +21,7 @@ from pytensor.graph.replace import vectorize_graph
 from scipy.special import logsumexp
 
 from pmm_mcmc.workbench import targets
-from pmm_mcmc.workbench.comparison.runs import model_labels
+from pmm_mcmc.workbench.runs import model_labels
 from pmm_mcmc.workbench.targets import Reference, gallery
 
 PAGE = Path(__file__).parents[2] / "docs" / "workbench.md"
@@ -48,6 +49,14 @@ def test_model_and_reference_belong_together(name):
     assert target.reference is target.reference and np.all(target.reference.sd > 0)
     assert target.reference.exact == (target.reference.error is None) == (name != "galaxies")
     assert target.note.endswith(".") and len(target.note.split()) >= 20
+
+
+@pytest.mark.parametrize("name", exact_moments.TARGETS)
+def test_stored_moments_are_those_of_the_formulas(name):
+    expected, stored = exact_moments.TARGETS[name](), targets.get(name).reference
+    np.testing.assert_allclose(stored.mean, expected.mean, rtol=1e-10)
+    np.testing.assert_allclose(stored.second_moment, expected.second, rtol=1e-10)
+    np.testing.assert_allclose(stored.square_variance, expected.variance_of_square, rtol=1e-10)
 
 
 def from_wells(rng, n):

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pmm_mcmc.workbench.targets import moments
 from pmm_mcmc.workbench.targets.target import Reference, Target
 
 if TYPE_CHECKING:
     import pymc as pm
 
 __all__ = ["CLUSTERS", "EFFECT", "ERROR", "FUNNEL_SD", "MU_SD", "TARGETS", "TAU_SCALE", "velocities"]
+
+_DATA = Path(__file__).parent / "data"
+
+
+def stored_reference(name: str) -> Reference:
+    """Return the moments of a target: by a formula or quadrature (``tests/support/exact_moments.py``) or a long run."""
+    return Reference(**json.loads((_DATA / "references.json").read_text(encoding="utf-8"))[name])
+
 
 # -- several modes -----------------------------------------------------------------------------------------------------
 
@@ -31,22 +41,10 @@ def two_gaussians(weight: tuple[float, ...], mean: tuple[float, ...], d: int) ->
     return model
 
 
-def mixture_reference(weight: tuple[float, ...], mean: tuple[float, ...], d: int) -> Reference:
-    axis = moments.gaussian_moments(np.array(mean), np.ones(len(mean))) @ np.array(weight)
-    others = moments.gaussian_moments(np.zeros(d - 1), np.ones(d - 1))
-    return moments.from_moments(np.column_stack([axis, others]), "Closed form, to rounding.")
-
-
-def _mixture(name: str, title: str, note: str, weight: tuple[float, ...], mean: tuple[float, ...], d: int) -> Target:
-    build = partial(two_gaussians, weight, mean, d)
-    find = partial(mixture_reference, weight, mean, d)
-    return Target(name, f"{title}, d = {d}", note, build, find)
-
-
 @cache
 def velocities() -> np.ndarray:
     """Return the velocities of 82 galaxies in 1000 km/s (Roeder, 1990)."""
-    return np.loadtxt(moments.DATA / "galaxies.csv", skiprows=3) / 1000.0
+    return np.loadtxt(_DATA / "galaxies.csv", skiprows=3) / 1000.0
 
 
 def galaxies() -> pm.Model:
@@ -90,13 +88,6 @@ def double_well() -> pm.Model:
     return model
 
 
-def well_reference() -> Reference:
-    grid = moments.Grid.of(well, -3.0, 3.0, 1200)
-    followers = moments.gaussian_moments(grid.nodes, np.full_like(grid.nodes, NOISE**2)) @ grid.weight
-    columns = np.column_stack([grid.moments(), *[followers] * FOLLOWERS])
-    return moments.from_moments(columns, "Quadrature over the first coordinate, 12 digits.")
-
-
 def bend(a: Any) -> Any:
     """Centre of a banana's second coordinate, given the first."""
     return CURVE * (a**2 - SD**2)
@@ -110,11 +101,6 @@ def banana() -> pm.Model:
         a = pm.Normal("a", 0.0, SD, shape=PAIRS)
         pm.Normal("b", bend(a), 1.0, shape=PAIRS)
     return model
-
-
-def banana_reference() -> Reference:
-    columns = moments.bent_pairs(PAIRS, 0.0, SD, bend, 1.0)
-    return moments.from_moments(columns, "Gauss-Hermite quadrature of polynomials, exact to rounding.")
 
 
 # -- hierarchies -------------------------------------------------------------------------------------------------------
@@ -141,10 +127,6 @@ def funnel() -> pm.Model:
     return model
 
 
-def funnel_reference() -> Reference:
-    return moments.from_moments(moments.funnel(FUNNEL_SD, FUNNEL_OTHERS), "Closed form, to rounding.")
-
-
 def eight_schools(centred: bool) -> pm.Model:
     """Build eight schools, with the effects (centred) or their standardised deviations as parameters."""
     import pymc as pm
@@ -160,146 +142,80 @@ def eight_schools(centred: bool) -> pm.Model:
     return model
 
 
-class Conditional(NamedTuple):
-    """The Gaussian law given tau: mu, then each school's z ~ N(slope (effect - mu), variance); arrays over log tau."""
-
-    mu_mean: np.ndarray
-    mu_variance: np.ndarray
-    slope: np.ndarray
-    variance: np.ndarray
-
-    @classmethod
-    def of_log_tau(cls, log_tau: np.ndarray) -> Conditional:
-        tau = np.exp(log_tau)[:, None]
-        spread = ERROR**2 + tau**2
-        mu_variance = 1 / (1 / MU_SD**2 + (1 / spread).sum(axis=1))
-        return cls(mu_variance * (EFFECT / spread).sum(axis=1), mu_variance, tau / spread, ERROR**2 / spread)
-
-
-def log_tau_grid() -> moments.Grid:
-    """Return the marginal law of log tau, with the Gaussians integrated out."""
-
-    def log_density(log_tau: np.ndarray) -> np.ndarray:
-        tau = np.exp(log_tau)
-        spread = ERROR**2 + tau[:, None] ** 2
-        law = Conditional.of_log_tau(log_tau)
-        return (
-            log_tau
-            - np.log1p((tau / TAU_SCALE) ** 2)
-            - 0.5 * (np.log(spread) + EFFECT**2 / spread).sum(axis=1)
-            + 0.5 * (np.log(law.mu_variance) + law.mu_mean**2 / law.mu_variance)
-        )
-
-    return moments.Grid.of(log_density, -40.0, 12.0, 4001)
-
-
-def schools_reference(centred: bool) -> Reference:
-    grid = log_tau_grid()
-    law = Conditional.of_log_tau(grid.nodes)
-    tau = np.exp(grid.nodes)[:, None]
-    centre = law.slope * (EFFECT - law.mu_mean[:, None])
-    gain = -law.slope
-    variance = law.variance
-    if centred:
-        centre = law.mu_mean[:, None] + tau * centre
-        gain = 1 + tau * gain
-        variance = tau**2 * variance
-    schools = moments.gaussian_moments(centre, variance + gain**2 * law.mu_variance[:, None])
-    mu = moments.gaussian_moments(law.mu_mean, law.mu_variance)
-    columns = np.column_stack([mu @ grid.weight, grid.moments(), np.einsum("t,ktj->kj", grid.weight, schools)])
-    return moments.from_moments(columns, "Quadrature over log tau with all else integrated in closed form, 8 digits.")
-
-
-def _schools(name: str, title: str, note: str, centred: bool) -> Target:
-    return Target(
-        name=name,
-        title=title,
-        note=note,
-        build=partial(eight_schools, centred),
-        find_reference=partial(schools_reference, centred),
-    )
+def _target(name: str, title: str, note: str, build: Callable[[], pm.Model]) -> Target:
+    return Target(name, title, note, build, partial(stored_reference, name))
 
 
 TARGETS = (
-    _mixture(
+    _target(
         "mixture_4sd",
-        "two Gaussians 4 sd apart",
+        "two Gaussians 4 sd apart, d = 10",
         "Two unit Gaussians with a valley of 1.3 units of log density between them. A chain crosses every few dozen "
         "units of time, so that the weights of the modes converge last.",
-        (0.5, 0.5),
-        (-2.0, 2.0),
-        10,
+        partial(two_gaussians, (0.5, 0.5), (-2.0, 2.0), 10),
     ),
-    _mixture(
+    _target(
         "mixture_7sd",
-        "two Gaussians 7 sd apart",
+        "two Gaussians 7 sd apart, d = 10",
         "Two unit Gaussians with a valley of 5.4 units of log density between them. Crossings are rare events: a run "
         "of ordinary length sees few, and a chain that sees none looks converged.",
-        (0.5, 0.5),
-        (-3.5, 3.5),
-        10,
+        partial(two_gaussians, (0.5, 0.5), (-3.5, 3.5), 10),
     ),
-    _mixture(
+    _target(
         "mixture_unequal",
-        "two Gaussians 4 sd apart, weights .7 and .3",
+        "two Gaussians 4 sd apart, weights .7 and .3, d = 20",
         "As mixture_4sd, in 20 dimensions and with unequal weights about an overall mean of 0, so that the second "
         "moment of the first coordinate depends on the weights: an error of .1 in a weight moves it by .13 of the "
         "standard deviation of its square.",
-        (0.7, 0.3),
-        (-1.2, 2.8),
-        20,
+        partial(two_gaussians, (0.7, 0.3), (-1.2, 2.8), 20),
     ),
-    Target(
-        name="galaxies",
-        title="galaxies, a mixture of three Gaussians",
-        note="Velocities of 82 galaxies as a mixture of three clusters with exchangeable priors (Roeder, 1990; "
+    _target(
+        "galaxies",
+        "galaxies, a mixture of three Gaussians",
+        "Velocities of 82 galaxies as a mixture of three clusters with exchangeable priors (Roeder, 1990; "
         "Richardson and Green, 1997): the posterior has 3! = 6 equal copies of every mode. Chains that move locally "
         "stay in the copy where they start, and disagree. Within a copy there is a second grouping, without a far "
         "cluster, with a probability of about .08: ordinary initial points lead there, and neither a Langevin sampler "
         "nor NUTS finds the main grouping within usual budgets.",
-        build=galaxies,
-        find_reference=partial(moments.stored, "galaxies"),
+        galaxies,
     ),
-    Target(
-        name="double_well",
-        title="tilted double well, d = 5",
-        note="Two wells at -1 and 1 in the first coordinate with a barrier of 4 between them, the right one a little "
+    _target(
+        "double_well",
+        "tilted double well, d = 5",
+        "Two wells at -1 and 1 in the first coordinate with a barrier of 4 between them, the right one a little "
         "deeper; four coordinates follow the first. The wells have to be crossed often enough to get their weights "
         "right, and the quartic walls are steeper than any Gaussian's: long steps overshoot there.",
-        build=double_well,
-        find_reference=well_reference,
+        double_well,
     ),
-    Target(
-        name="banana",
-        title="five bananas, d = 10",
-        note="Five pairs whose second coordinate follows the square of the first (Haario, Saksman and Tamminen, 1999). "
+    _target(
+        "banana",
+        "five bananas, d = 10",
+        "Five pairs whose second coordinate follows the square of the first (Haario, Saksman and Tamminen, 1999). "
         "No linear preconditioner removes the curvature: the step that the thin direction allows is short against the "
         "length.",
-        build=banana,
-        find_reference=banana_reference,
+        banana,
     ),
-    Target(
-        name="funnel",
-        title="Neal's funnel, d = 10",
-        note="The scale of nine coordinates is the exponential of the first, which has a standard deviation of 3: no "
+    _target(
+        "funnel",
+        "Neal's funnel, d = 10",
+        "The scale of nine coordinates is the exponential of the first, which has a standard deviation of 3: no "
         "step size suits both mouth and neck. A step that is stable in the neck never gets through the mouth, and a "
         "longer one never enters the neck, without a sign of failure. Only the first coordinate can be judged by its "
         "moments: the squares of the others have a standard deviation of 14,000.",
-        build=funnel,
-        find_reference=funnel_reference,
+        funnel,
     ),
-    _schools(
+    _target(
         "eight_schools",
         "eight schools, non-centred",
         "Effects of coaching in eight schools (Rubin, 1981), by their standardised deviations from the mean. The law "
         "of log tau is skewed, with a long tail towards 0 along which the likelihood is flat; otherwise it is gentle.",
-        centred=False,
+        partial(eight_schools, False),
     ),
-    _schools(
+    _target(
         "eight_schools_centred",
         "eight schools, centred",
         "The same posterior with the effects themselves as parameters: a funnel, because effects have to agree where "
         "tau is small. A sampler with a fixed step does not get to small tau, and reports a tau that is too large.",
-        centred=True,
+        partial(eight_schools, True),
     ),
 )

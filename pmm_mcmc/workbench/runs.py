@@ -1,10 +1,9 @@
-"""Runs of samplers under a budget of gradients: draws, gradients and verdict."""
+"""Runs of samplers under a budget of gradients, and draws on the unconstrained scale of their model."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
-from functools import partial
+from dataclasses import fields
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -18,47 +17,32 @@ from pmm_mcmc.langevin.methods import METHODS
 from pmm_mcmc.model.result_tree import flat_names
 from pmm_mcmc.run.sample import sample
 
-__all__ = ["FEWEST", "PEERS", "Run", "TooSmall", "model_labels", "name_of", "run", "unconstrained_draws"]
+__all__ = ["FEWEST", "PEERS", "Run", "model_labels", "name_of", "run", "unconstrained_draws"]
 
 # Samplers that have a name, and what tables call them.
 PEERS = {"default": "pmm.sample", "nuts": "NUTS", "nutpie": "nutpie"}
-# Most transitions of a warm-up, PyMC's own default.
-TUNE = 1000
 # Fewest draws of each chain for a row of the table.
 FEWEST = 50
 # Numbers that the draws of one sampler may hold: 128 megabytes.
 _MOST_NUMBERS = 2**24
 
 
-class TooSmall(ValueError):
-    """The budget does not cover the warm-up and some draws."""
-
-
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """A sampler's run within its budget.
 
     Attributes
     ----------
     position : (chain, draw, d)
         Unconstrained draws after warm-up.
-    spent : int
+    n_grad : int
         Gradients of all chains, warm-up included.
-    judged : Verdict
+    verdict : Verdict
         What ``pmm.verdict`` says of these draws.
     """
 
     position: np.ndarray
-    spent: int
-    judged: Verdict
-
-
-class _Result(NamedTuple):
-    """A result, the gradients from one draw to the next of all chains, and those of the warm-up."""
-
-    dt: xr.DataTree
-    n_grad: np.ndarray
-    warmup: int
+    n_grad: int
+    verdict: Verdict
 
 
 def run(sampler: Any, model: Any, budget: int, chains: int, seed: int) -> Run:
@@ -68,48 +52,44 @@ def run(sampler: Any, model: Any, budget: int, chains: int, seed: int) -> Run:
 
     Raises
     ------
-    TooSmall
+    ValueError
         If the budget does not cover the warm-up and some draws.
     """
-    options = {"tune": TUNE, "chains": chains, "random_seed": seed, "model": model}
+    # PyMC's own length of a warm-up.
+    options = {"tune": 1000, "chains": chains, "random_seed": seed, "model": model}
     options |= {"progressbar": False, "compute_convergence_checks": False}
-    peer = isinstance(sampler, str) and sampler != "default"
-    draw = partial(_peer if peer else _own, sampler, options)
-    pilot = draw(FEWEST)
-    each = float(pilot.n_grad.mean())
-    left = budget - pilot.warmup
-    if left < FEWEST * each:
-        enough = math.ceil((pilot.warmup + 2 * FEWEST * each) / 1000) * 1000
-        raise TooSmall(
-            f"the warm-up took {pilot.warmup:,} of {budget:,} gradients and left too few for {FEWEST} draws of each "
+    dt, n_grad, warmup = _drawn(sampler, FEWEST, options)
+    per_draw = float(n_grad.mean())
+    if budget - warmup < FEWEST * per_draw:
+        enough = math.ceil((warmup + 2 * FEWEST * per_draw) / 1000) * 1000
+        raise ValueError(
+            f"the warm-up took {warmup:,} of {budget:,} gradients and left too few for {FEWEST} draws of each "
             f"chain: give n_grad={enough:_} or more"
         )
     # A tenth more, since gradients of a draw vary; what is beyond the budget is cut off.
-    numbers = sum(array.size for name in ("posterior", "sample_stats") for array in pilot.dt[name].data_vars.values())
-    result = draw(min(math.ceil(1.1 * left / each), max(FEWEST, FEWEST * _MOST_NUMBERS // numbers)))
-    gradients = result.warmup + np.cumsum(result.n_grad)
+    draws = math.ceil(1.1 * (budget - warmup) / per_draw)
+    numbers = sum(array.size for name in ("posterior", "sample_stats") for array in dt[name].data_vars.values())
+    dt, n_grad, warmup = _drawn(sampler, min(draws, max(FEWEST, FEWEST * _MOST_NUMBERS // numbers)), options)
+    gradients = warmup + np.cumsum(n_grad)
     n = max(int(np.searchsorted(gradients, budget, side="right")), 4)  # a verdict needs four
-    dt = result.dt.isel(draw=slice(n), missing_dims="ignore")
+    dt = dt.isel(draw=slice(n), missing_dims="ignore")
     return Run(unconstrained_draws(dt, model), int(gradients[n - 1]), verdict(dt))
 
 
-def _own(step: Any, options: dict[str, Any], draws: int) -> _Result:
-    """Run a step of this package, or ``pmm.sample``'s default."""
-    dt = sample(draws, step=None if step == "default" else step, **options)
-    stats = dt["sample_stats"].to_dataset()
-    n_grad = stats["n_steps" if "n_steps" in stats else "n_grad"].values
-    warmup = stats["n_grad_total"].values[:, 0] - n_grad[:, 0]
-    return _Result(dt, n_grad.sum(axis=0), int(warmup.sum()))
+def _drawn(sampler: Any, draws: int, options: dict[str, Any]) -> tuple[xr.DataTree, np.ndarray, int]:
+    """Return a result, the gradients of each draw ``(draw,)`` and of the warm-up, of all chains together."""
+    if sampler in ("nuts", "nutpie"):  # gradients are the leapfrog steps of its trees
+        import pymc as pm
 
-
-def _peer(name: str, options: dict[str, Any], draws: int) -> _Result:
-    """Run NUTS of PyMC or of nutpie by ``pm.sample``; gradients are the leapfrog steps of its trees."""
-    import pymc as pm
-
-    engine = {"nuts": "pymc", "nutpie": "nutpie"}[name]
-    dt = pm.sample(draws, nuts_sampler=engine, cores=1, discard_tuned_samples=False, quiet=True, **options)
-    n_grad, warmup = (dt[f"{prefix}sample_stats"].to_dataset()["n_steps"] for prefix in ("", "warmup_"))
-    return _Result(dt, n_grad.sum("chain").values, int(warmup.sum()))
+        engine = "pymc" if sampler == "nuts" else sampler
+        dt = pm.sample(draws, nuts_sampler=engine, cores=1, discard_tuned_samples=False, quiet=True, **options)
+        n_grad, warmup = (dt[group]["n_steps"].values for group in ("sample_stats", "warmup_sample_stats"))
+    else:
+        dt = sample(draws, step=None if sampler == "default" else sampler, **options)
+        stats = dt["sample_stats"].to_dataset()
+        n_grad = stats["n_steps" if "n_steps" in stats else "n_grad"].values
+        warmup = stats["n_grad_total"].values[:, 0] - n_grad[:, 0]
+    return dt, n_grad.sum(axis=0), int(warmup.sum())
 
 
 def name_of(step: Any) -> str:
@@ -127,9 +107,6 @@ def name_of(step: Any) -> str:
     if arguments.scaling is not None:
         settings.append("scaling=...")
     return f"{arguments.method}({', '.join(settings)})" if settings else arguments.method
-
-
-# -- the unconstrained scale -------------------------------------------------------------------------------------------
 
 
 def model_labels(model: Any) -> list[str]:
@@ -168,12 +145,13 @@ def unconstrained_draws(dt: Any, model: Any) -> np.ndarray:
     values = [np.asarray(posterior[variable.name].values, dtype=float) for variable in model.free_RVs]
     forward = _forward(model)
     chains, draws = values[0].shape[:2]
-    flat = [
-        np.concatenate([np.ravel(array) for array in forward(*(value[c, t] for value in values))])
-        for c in range(chains)
-        for t in range(draws)
-    ]
-    return np.array(flat).reshape(chains, draws, -1)
+    return np.array(
+        [
+            [np.concatenate([np.ravel(array) for array in forward(*(value[c, t] for value in values))])
+             for t in range(draws)]
+            for c in range(chains)
+        ]
+    )  # fmt: skip
 
 
 def _forward(model: Any) -> Any:
@@ -182,13 +160,11 @@ def _forward(model: Any) -> Any:
     from pytensor.graph.replace import graph_replace
 
     inputs = {variable: variable.type(name=variable.name) for variable in model.free_RVs}
-    of_value = {model.rvs_to_values[variable]: variable for variable in model.free_RVs}
     outputs = []
     for value in model.continuous_value_vars:
-        variable = of_value[value]
+        variable = model.values_to_rvs[value]
         transform = model.rvs_to_transforms[variable]
-        outputs.append(
-            inputs[variable] if transform is None else transform.forward(inputs[variable], *variable.owner.inputs)
-        )
+        x = inputs[variable]
+        outputs.append(x if transform is None else transform.forward(x, *variable.owner.inputs))
     outputs = graph_replace(outputs, inputs, strict=False)
     return pytensor.function(list(inputs.values()), outputs, on_unused_input="ignore")

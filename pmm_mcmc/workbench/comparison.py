@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import logging
+import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import pandas as pd
 
 from pmm_mcmc.model.checks import check_discrete, check_free
 from pmm_mcmc.run.devices import check_count
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.workbench import targets
-from pmm_mcmc.workbench.comparison.reference import truth_for
-from pmm_mcmc.workbench.comparison.result import COLUMNS, Comparison, row
-from pmm_mcmc.workbench.comparison.runs import FEWEST, PEERS, TooSmall, model_labels, name_of, run
+from pmm_mcmc.workbench.reference import COLUMNS, row, truth_for
+from pmm_mcmc.workbench.runs import FEWEST, PEERS, model_labels, name_of, run
 
-__all__ = ["compare"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Comparison", "compare"]
 
 _log = logging.getLogger("pmm_mcmc")
+
+_DASH = "\N{EM DASH}"
+_NOTE = "* more than noise alone. Errors are in posterior sd; .columns has the meanings."
 
 
 def compare(
@@ -100,10 +109,10 @@ def compare(
         except Exception as error:
             # A failure of one sampler does not end the others.
             _log.warning("%s failed: %s", name, error)
-            reason = str(error) if isinstance(error, TooSmall | ImportError) else f"{type(error).__name__}: {error}"
+            reason = str(error) if isinstance(error, ValueError | ImportError) else f"{type(error).__name__}: {error}"
             rows[name] = {"trusted": None, "says": reason}
     table = pd.DataFrame.from_dict(rows, orient="index").reindex(columns=list(COLUMNS))
-    return Comparison(title, source, table, COLUMNS)
+    return Comparison(title, source, table)
 
 
 def _posterior(model_or_target: Any) -> tuple[Any, Any, str]:
@@ -154,3 +163,98 @@ def _named(samplers: Any, model: Any) -> dict[str, Any]:
             raise ValueError(f"samplers: {name} is there twice; leave one out, or give names with a dict")
         named[name] = sampler
     return named
+
+
+@dataclass(repr=False)
+class Comparison:
+    """A comparison of samplers: a table and a figure.
+
+    Attributes
+    ----------
+    title : str
+        What was sampled.
+    reference : str
+        A sentence about the reference.
+    table : pandas.DataFrame
+        A row for each sampler, including those that failed.
+    columns : dict
+        Meaning of each column of the table.
+    """
+
+    title: str
+    reference: str
+    table: pd.DataFrame
+    columns: ClassVar[dict[str, str]] = COLUMNS
+
+    def _lines(self) -> tuple[pd.DataFrame, list[str]]:
+        """Return the main columns of the table as text, and lines on the samplers that failed."""
+        lines = []
+        for _, line in self.table.iterrows():
+            texts = {"trusted": {True: "yes", False: "no"}.get(line["trusted"], _DASH)}
+            for name, heading, form in (("gradients", "gradients", ",.0f"), ("per_draw", "for a draw", ",.3g")):
+                texts[heading] = _DASH if pd.isna(line[name]) else format(line[name], form)
+            for name, heading in (("mean", "error of mean"), ("sd", "of sd")):
+                error = line[f"{name}_error"]
+                star = "*" if error > line[f"{name}_noise"] else " "
+                texts[heading] = f"{_DASH} " if pd.isna(error) else f"{error:.3f}{star}"
+            lines.append(texts)
+        failed = [f"{name}: {line['says']}" for name, line in self.table.iterrows() if pd.isna(line["gradients"])]
+        return pd.DataFrame(lines, index=pd.Index(_short_names(self.table))), failed
+
+    def _repr_html_(self) -> str:
+        table, failed = self._lines()
+        above = [f"<b>{escape(self.title)}</b>", f"Reference: {escape(self.reference)}"]
+        below = [escape(line) for line in (_NOTE, *failed)]
+        return f"<p>{'<br>'.join(above)}</p>{table.to_html(border=0)}<p>{'<br>'.join(below)}</p>"
+
+    def __repr__(self) -> str:
+        """Return the title, the reference and the main columns of the table, 80 characters wide."""
+        table, failed = self._lines()
+        lines = [self.title, f"Reference: {self.reference}", "", table.to_string(), "", _NOTE, *failed]
+        return "\n".join(line if "\n" in line else textwrap.fill(line, 79, subsequent_indent="  ") for line in lines)
+
+    def figure(self) -> Figure:
+        """Draw the errors, each with what noise alone stays below, and the gradients for an effective draw.
+
+        It becomes pyplot's current figure, for ``plt.savefig("figure.pdf")``.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+
+        Raises
+        ------
+        ValueError
+            If no sampler ran.
+        ImportError
+            If matplotlib is not installed.
+        """
+        table = self.table[self.table["gradients"].notna()]
+        if not len(table):
+            raise ValueError("no sampler ran, so that there is nothing to draw: the column 'says' has the reasons")
+        from matplotlib import pyplot as plt
+
+        height = np.arange(len(table))
+        style: Any = {"font.size": 8.0, "axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False}
+        with plt.ioff(), plt.rc_context(style):
+            # Inches; 7 are the text width of most journals.
+            figure = plt.figure(figsize=(7.0, 1.2 + 0.3 * len(table)), layout="constrained")
+            errors, costs = figure.subplots(1, 2, width_ratios=[1.6, 1.0], sharey=True)
+            for what, offset, marker, colour in (("mean", -0.15, "o", "#0072B2"), ("sd", 0.15, "s", "#D55E00")):
+                size, noise = (table[f"{what}_{kind}"].astype(float).to_numpy() for kind in ("error", "noise"))
+                errors.barh(height + offset, noise, 0.2, color="0.85")
+                errors.plot(size, height + offset, marker, ms=4.5, color=colour, label=what)
+            errors.barh([0], [0], color="0.85", label="noise")
+            errors.set_yticks(height, _short_names(table))
+            errors.set(xlim=(0.0, None), ylim=(len(table) - 0.5, -0.5), xlabel="largest error (posterior sd)")
+            errors.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderpad=0.0)
+            costs.barh(height, table["per_draw"].astype(float), 0.5, color="0.5")
+            costs.tick_params(left=False, labelleft=False)
+            costs.set_xlabel("gradients for an effective draw")
+        return figure
+
+
+def _short_names(table: pd.DataFrame) -> list[str]:
+    """Return the names of the rows, of at most 28 characters."""
+    names = [str(name) for name in table.index]
+    return [name if len(name) <= 28 else f"{name[:27]}\N{HORIZONTAL ELLIPSIS}" for name in names]

@@ -1,0 +1,169 @@
+"""The log density of a PyMC model as a function of non-centred coordinates: the map is composed into its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.basic import Constant
+from pytensor.graph.replace import graph_replace, vectorize_graph
+from pytensor.graph.rewriting.basic import EquilibriumGraphRewriter, node_rewriter
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.basic import Split
+from pytensor.tensor.shape import Shape
+
+from pmm_mcmc.coordinates.child import Child, parameter_slices
+from pmm_mcmc.coordinates.elementwise import placed
+from pmm_mcmc.coordinates.groups import noncentred_groups
+from pmm_mcmc.coordinates.signs import Signs
+from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.coordinates.walk import noncentred_walk
+from pmm_mcmc.model.families import Law
+from pmm_mcmc.model.hierarchy import read_hierarchy
+from pmm_mcmc.model.interpreted import python_function
+from pmm_mcmc.model.model_density import Layout, ModelDensity
+from pmm_mcmc.model.signs import signed_scales
+from pmm_mcmc.model.split_density import SplitDensity, concatenate
+
+__all__ = ["noncentred_density"]
+
+
+def noncentred_density(
+    model: pm.Model,
+    vars: Sequence[Any],
+    layout: Layout,
+    density: SplitDensity,
+    start: np.ndarray,
+    choices: Mapping[str, str],
+) -> ModelDensity | None:
+    """Read what is to be non-centred, and compose the change of variables into the log density.
+
+    Parameters
+    ----------
+    model, vars, layout, start, choices
+        See :func:`pmm_mcmc.model.hierarchy.read_hierarchy`.
+    density
+        The log density by the parts that ``layout`` says.
+
+    Returns
+    -------
+    ModelDensity or None
+        None where there is nothing to non-centre.
+    """
+    flat = density.flat()
+    hierarchy = read_hierarchy(model, vars, layout, flat, start, choices)
+    if hierarchy is None:
+        return None
+
+    def log_density() -> Any:
+        logp, gradients = density.at(density.cut(flat))
+        return python_function([flat], [logp, concatenate(gradients)])
+
+    signs = signed_scales(hierarchy, log_density)
+    if not hierarchy.children and not len(signs.signed):
+        return None
+    children = hierarchy.named_children()
+    n_of_children = sum(child.n_parameters for child in children)
+    n_parameters = (n_of_children + len(signs.signed),)  # known shapes are not checked at every call
+    noncentring = pytensor.shared(
+        np.zeros(n_parameters, dtype=flat.dtype), name="parameters of the non-centring", shape=n_parameters
+    )
+
+    # From z to p, from p to the children's x, and from there to the model's log density.
+    z = flat.type("z")
+    p, of_signs = _without_signs(z, noncentring[n_of_children:], signs) if len(signs.signed) else (z, 0.0)
+    blocks = dict(zip(vars, density.cut(p), strict=True))
+    values, log_det = hierarchy.values(blocks)
+    for variable, child, indices in zip(hierarchy.children, children, parameter_slices(children), strict=True):
+        a, h = child.split(noncentring[indices])
+        x, of_child = _placed(child, hierarchy.law_at(variable, values), a, h, blocks[variable.value])
+        values[variable.value] = x.reshape(child.shape).astype(variable.value.dtype)
+        log_det = log_det + of_child
+    x_blocks = [values[var].ravel().astype(flat.dtype) for var in vars]
+    lp_x, gradients = density.at(x_blocks)
+    product = sum((g * block).sum() for block, g in zip(x_blocks, gradients, strict=True))
+    g = concatenate(pytensor.grad(product + log_det, list(blocks.values()), consider_constant=gradients))
+    if len(signs.signed):
+        g = pytensor.grad((g * p).sum() + of_signs, z, consider_constant=[g])
+    log_det = log_det + of_signs
+    evaluation = concatenate([g, *x_blocks, *gradients, log_det])
+    pull = _pull_function(z, concatenate(x_blocks), log_det, noncentring)
+    structure = Structure(len(start), children, hierarchy.scales, pull, signs, list(hierarchy.factors.values()))
+    return ModelDensity(layout, z, lp_x + log_det, g, evaluation, structure.width, structure, noncentring)
+
+
+def _without_signs(z: Any, log_c: Any, signs: Signs) -> tuple[Any, Any]:
+    """Return ``z`` with positive signs and the logarithms of signed scales, and the log determinant of these."""
+    flips = signs.flips
+    d = len(flips)
+    sign = pt.concatenate([pt.where(z < 0.0, -1.0, 1.0), [1.0]]).astype(z.dtype)
+    positive = z * sign[flips[:, 0]]
+    if (flips[:, 1] >= 0).any():
+        positive = positive * sign[flips[:, 1]]
+    is_signed = np.isin(np.arange(d), signs.signed)
+    v = pt.where(is_signed, positive, 1.0)
+    order = np.where(is_signed, np.searchsorted(signs.signed, np.arange(d)), 0)
+    logarithms = (log_c[order] + pt.log(pt.sinh(v))).astype(z.dtype)
+    log_det = -pt.where(is_signed, pt.log(pt.tanh(v)), 0.0).sum()
+    return pt.where(is_signed, logarithms, positive), log_det.astype(z.dtype)
+
+
+def _placed(child: Child, law: Law, a: Any, h: Any, z: Any) -> tuple[Any, Any]:
+    """Return the child's coordinates and the log determinant."""
+    mu = law.location
+    L = law.scale
+    if child.kind == "elementwise":
+        x, B = placed(pt, mu, L, a, h, z)
+        return x, (pt.log(L) - 0.5 * pt.log(B)).sum()
+    if child.kind == "walk":
+        return noncentred_walk(law.rho, L**2, mu, a, h, z)
+    return noncentred_groups(mu, L, a, h, z.reshape(mu.shape))
+
+
+@node_rewriter([Shape])
+def _static_shape(fgraph: Any, node: Any) -> Any:
+    shape = node.inputs[0].type.shape
+    return None if None in shape else [pt.constant(np.array(shape, np.int64))]
+
+
+@node_rewriter([Split])
+def _slices(fgraph: Any, node: Any) -> Any:
+    vector, sizes = node.inputs
+    if vector.ndim != 1 or any(a.owner is None and not isinstance(a, Constant) for a in ancestors([sizes])):
+        return None
+    ends = np.cumsum([0, *python_function([], [sizes])()[0]]).tolist()
+    return [vector[start:end] for start, end in pairwise(ends)]
+
+
+# A shape or a split that a gradient asks for would be computed for each of many positions by itself.
+_VECTORISABLE = EquilibriumGraphRewriter([_static_shape, _slices], max_use_ratio=100)
+
+
+def _pull_function(z: Any, x: Any, log_det: Any, noncentring: Any) -> Any:
+    """Return ``x`` and the gradient of the log density of ``z`` from that of ``x``, at many positions."""
+    g = z.type("gradient")
+    slope = pytensor.grad((g * x).sum() + log_det, z, consider_constant=[g])
+    numbers = noncentring.type("noncentring")
+    outputs = graph_replace([x, slope], {noncentring: numbers}, strict=True)
+    outputs = rewrite_graph(outputs, include=(), custom_rewrite=_VECTORISABLE, clone=True)
+    many_z, many_g = (
+        pt.matrix(name, dtype=z.dtype, shape=(None, *z.type.shape)) for name in ("positions", "gradients")
+    )
+    batched = vectorize_graph(outputs, {z: many_z, g: many_g})
+    compiled: list[Any] = []
+
+    def pull(positions: np.ndarray, gradient: np.ndarray, numbers_now: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if not compiled:
+            compiled.append(python_function([many_z, many_g, numbers], batched))
+        arrays = (np.ascontiguousarray(array, dtype=z.dtype) for array in (positions, gradient, numbers_now))
+        with np.errstate(all="ignore"):
+            results = compiled[0](*arrays)
+        return tuple(np.asarray(array, dtype=float) for array in results)  # type: ignore[return-value]
+
+    return pull
