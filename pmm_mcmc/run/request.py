@@ -198,7 +198,7 @@ class Request:
     def description(self) -> str:
         """The methods of the draws and of the warm-up, in words."""
         if not self.adjusted or self.arguments.kernel.adjusted:
-            return self.arguments.words
+            return self.arguments.label
         if self.adapts and self.reference is None:
             return f"GHMC after a warm-up by {self.arguments.method}"
         return "GHMC"
