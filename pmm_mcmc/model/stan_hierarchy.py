@@ -78,8 +78,8 @@ class _Term(NamedTuple):
         """Return the parent of each element of a child, in the order of its coordinates."""
         fields = [np.broadcast_to(field, shape).ravel()[order].astype(float) for field in self[:-1]]
         constant, factor, power, coordinate, kind, low, width = fields
-        numbers = np.stack([constant, factor, power, kind, low, width], axis=1)
-        return LocationOrScale(coordinate.astype(np.int64), np.ascontiguousarray(numbers), self.names)
+        coefficients = np.stack([constant, factor, power, kind, low, width], axis=1)
+        return LocationOrScale(coordinate.astype(np.int64), np.ascontiguousarray(coefficients), self.names)
 
 
 class _Reader:
