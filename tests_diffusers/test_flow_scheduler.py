@@ -365,7 +365,7 @@ def test_importance_weights_turn_one_law_into_another(noise_level):
     scheduler = PoissonMidpointFlowScheduler(shift=2.0, noise_level=noise_level, midpoint_seed=3)
     x = sample(1, (n, 1), torch.float64)
     states, ours = walk(scheduler, x, gaussian(1.0), 4, seed=1)
-    assert float(scheduler._rows.fresh[-1]) > 0
+    assert float(scheduler._rows.fresh_sd[-1]) > 0
     _, other = walk(scheduler, x, gaussian(0.9), 4, states=states)
     weight = (other - ours).exp()
     assert abs(float(weight.mean()) - 1) < 5 * float(weight.std()) / math.sqrt(n)

@@ -124,7 +124,7 @@ def test_prediction_types_agree():
 
 def test_clipping_is_that_of_the_estimate_of_the_data():
     schedule = DiffusionSchedule.named("linear", 1000)
-    p = schedule.prediction("epsilon")
+    p = schedule.estimates("epsilon")
 
     def clipped(x, t):
         data = float(p.x0_x[t + 1]) * x + float(p.x0_f[t + 1]) * network(x, t)

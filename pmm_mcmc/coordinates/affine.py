@@ -35,19 +35,8 @@ class Coordinates(NamedTuple):
     def low_rank(cls, centre: np.ndarray, s: np.ndarray, stretch: np.ndarray, directions: np.ndarray) -> Coordinates:
         r"""Return the coordinates of :math:`W = \mathrm{diag}(s)\,(I + U\,\mathrm{diag}(l - 1)\,U^T)`.
 
-        Parameters
-        ----------
-        centre, s : (d,)
-            Where ``y = 0`` lies, and the diagonal.
-        stretch : (k,)
-            ``l``, all positive.
-        directions : (d, k)
-            ``U``, orthonormal columns.  Without any, the scale is the diagonal.
-
-        Raises
-        ------
-        ValueError
-            If ``k + 2 >= d``: the full matrix is smaller.
+        ``stretch`` ``(k,)`` is ``l``, all positive; ``directions`` ``(d, k)`` are ``U``, orthonormal columns.  Without
+        any the scale is the diagonal ``s``; ``k + 2 >= d``, with which the full matrix is smaller, is an error.
         """
         d, k = directions.shape
         if k == 0:

@@ -219,23 +219,10 @@ class GroupMapGradient(MapGradient):
 def noncentred_groups(mu, L, a, H, z):
     r"""Place groups of correlated elements from standard normals, as far non-centred as ``a`` and ``H`` say.
 
+    ``mu`` ``(G, K)`` are means under the prior, ``L`` ``(K, K)`` the lower triangular root of each group's covariance,
+    ``a`` ``(G, K)`` and ``H`` ``(G, K, K)``, without negative eigenvalues, the parameters of the non-centring.  Returns
+    ``x`` at ``z`` ``(G, K)``, to whose dtype the others are cast, and :math:`\log |dx / dz|`.
+
     With numba, JAX and without a compiler; gradients by ``mu``, ``L`` and ``z``.  Leading axes are batches.
-
-    Parameters
-    ----------
-    mu : (G, K)
-        Means under the prior.
-    L : (K, K)
-        Lower triangular root of the covariance of each group.
-    a, H : (G, K), (G, K, K)
-        Parameters of the non-centring, ``H`` without negative eigenvalues.
-    z : (G, K)
-        Where to place, float32 or float64; the others are cast to its dtype.
-
-    Returns
-    -------
-    x : (G, K)
-    log_det : ()
-        :math:`\log |dx / dz|`.
     """
     return applied(GroupMap(), mu, L, a, H, z)

@@ -12,19 +12,10 @@ _TINY = 1e-300  # keeps divisions by zero weights finite
 
 
 def learn_elementwise(r: np.ndarray, x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    r"""Fit ``r = a - h x`` by weighted least squares, element by element, with ``h >= 0``.
+    r"""Fit ``r = a - h x`` by weighted least squares, element by element, with ``h >= 0``; both 0 where not finite.
 
-    Parameters
-    ----------
-    r, x : (n, m)
-        Gradient of the rest of the posterior and position, at draws of any distribution.
-    weight : (n, m)
-        The inverse variance of the noise of ``r``, up to a constant.
-
-    Returns
-    -------
-    a, h : (m,)
-        0 where they are not finite.
+    ``r`` and ``x`` ``(n, m)`` are the gradient of the rest of the posterior and the position, at draws of any
+    distribution; ``weight`` ``(n, m)`` is the inverse variance of the noise of ``r``, up to a constant.
     """
     total = weight.sum(axis=0)
     unit = weight.mean(axis=0)
@@ -39,20 +30,9 @@ def learn_elementwise(r: np.ndarray, x: np.ndarray, weight: np.ndarray) -> tuple
 
 
 def learn_grouped(r: np.ndarray, x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    r"""Fit ``r = a - H x`` group by group, ``H`` symmetric with no negative eigenvalue.
+    r"""Fit ``r = a - H x`` group by group, ``H`` ``(G, K, K)`` symmetric with no negative eigenvalue.
 
-    Parameters
-    ----------
-    r, x : (n, G, K)
-        As for :func:`learn_elementwise`, for ``G`` groups of ``K`` elements.
-    weight : (n, G)
-        Of each draw of a group.
-
-    Returns
-    -------
-    a : (G, K)
-    H : (G, K, K)
-        0 where they are not finite.
+    As :func:`learn_elementwise`, from ``(n, G, K)`` and weights ``(n, G)`` of ``G`` groups of ``K`` elements.
     """
     K = x.shape[2]
     total = weight.sum(axis=0)

@@ -70,12 +70,7 @@ def best_coordinates(position: np.ndarray, gradient: np.ndarray) -> Coordinates:
     Gaussian, :math:`J = mean |W^{-1} (x - m) + W^T g|^2`.  The more familiar
     :math:`mean |W^{-1} (x - m)|^2 + mean |W^T g|^2` has the same best ``W``: it is ``J + 2 d`` on average.  A form with
     more numbers in it must win by 2 % of that, or by a fifth of ``J``.  The mean leaves the largest 1 % out.  The
-    winner is fitted anew on all draws.
-
-    Parameters
-    ----------
-    position, gradient
-        Pairs, full rows in order of time.
+    winner is fitted anew on all draws.  Rows are in order of time.
     """
     n, d = position.shape
     split = int(0.6 * n)
@@ -194,21 +189,8 @@ def affine_scale(
     the geometric mean of ``A`` and the inverse of ``B``: without damping exact on any Gaussian from ``d + 1`` pairs,
     wherever they lie.
 
-    Parameters
-    ----------
-    position, gradient
-        Pairs, full rows.
-    dense
-        The full matrix, or its diagonal form.
-    damping
-        ``r``: how many draws the unit matrix counts for.
-
-    Returns
-    -------
-    centre : (d,)
-        The mean ``m``.
-    root : (d, d), or (d,) where not ``dense``
-        ``W`` (symmetric up to the diagonal units), or the diagonal scale.
+    ``damping`` is ``r``: how many draws the unit matrix counts for.  Where not ``dense`` the root is the diagonal scale
+    ``(d,)``.
     """
     n, d = position.shape
     _, s = diagonal_scale(position, gradient, np.ones(d))

@@ -35,12 +35,10 @@ _NUMBERS = 2_000_000
 class Structure:
     """How the chains of a model or density are non-centred.
 
+    Of ``d`` coordinates; each of the ``children`` comes after those that it depends on.
+
     Parameters
     ----------
-    d
-        Number of coordinates.
-    children
-        In an order in which each comes after the children that it depends on.
     scales
         Function from positions ``p`` ``(n, d)`` to a list of locations ``mu`` and scales ``L``, one pair a child:
         ``(n, m)`` and ``(n, m)`` elementwise, ``(n, G, K)`` and ``(n, K, K)`` grouped or dense; of a walk ``(n, m)``
@@ -162,23 +160,14 @@ class Structure:
         return self._signs.as_logarithms(*self.folded(z, gradient), np.exp(noncentring[self._of_signs]))
 
     def learn(self, x: np.ndarray, of_x: np.ndarray, of_z: np.ndarray, noncentring: np.ndarray) -> np.ndarray:
-        r"""Return the parameters of the non-centring fitted to draws.
+        r"""Return the parameters of the non-centring fitted to draws in order of time; ``noncentring`` is in force.
 
-        With the gradient :math:`g_z` of the log density of ``z`` under the parameters in force,
+        With the gradient :math:`g_z` of the log density of ``z`` (with positive signs) under the parameters in force,
 
         .. math:: C g_z + w = L^T r, \qquad r = a - H x,
 
         so that they are the regression of ``r``, the gradient of the rest of the posterior, on ``x``: linear least
-        squares, at draws of any distribution.
-
-        Parameters
-        ----------
-        x, of_x : (n, d)
-            The model's positions, in the order of time, and gradients with respect to them.
-        of_z : (n, d)
-            Gradients of the log density of ``z``, with positive signs.
-        noncentring
-            In force.
+        squares, at draws of any distribution.  ``of_x`` and ``of_z`` are the gradients by ``x`` and ``z``, ``(n, d)``.
         """
         x, of_x, of_z = (values[-_MOST_DRAWS:] for values in (x, of_x, of_z))
         variance = x.var(axis=0)

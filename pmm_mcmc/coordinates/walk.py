@@ -109,28 +109,14 @@ class WalkMapGradient(MapGradient):
 def noncentred_walk(rho, v, mu, a, h, z):
     r"""Place a random walk or autoregression from standard normals, each element as far non-centred as ``h`` says.
 
+    ``rho`` ``(p,)`` are the coefficients of the elements 1, ..., p before, ``[1.0]`` of a random walk; ``v`` and ``mu``
+    ``(n,)`` the variances of the innovations and the means under the prior; ``a`` and ``h >= 0`` ``(n,)`` the
+    parameters of the non-centring, both 0 in the non-centred form.  Returns, at ``z`` ``(n,)``, to whose dtype the
+    others are cast, :math:`x = \mu + P^{-1} (a - h \mu) + R^{-T} z`, of the module's equation, and
+    :math:`\log |dx / dz| = -\sum_t \log R_{tt}`.
+
     Time :math:`O(n p^2)`, memory :math:`O(n p)`, the gradient included.  With numba, JAX (``jit``, ``vmap``) and
     without a compiler; gradients by all arguments.  Leading axes are batches.
-
-    Parameters
-    ----------
-    rho : (p,)
-        Coefficients of the elements 1, ..., p before; ``[1.0]`` is a random walk.
-    v : (n,)
-        Variances of the innovations, positive.
-    mu : (n,)
-        Means under the prior.
-    a, h : (n,)
-        Parameters of the non-centring, ``h`` at least 0; ``h = 0`` and ``a = 0`` make the non-centred form.
-    z : (n,)
-        Where to place, float32 or float64; the others are cast to its dtype.
-
-    Returns
-    -------
-    x : (n,)
-        :math:`\mu + P^{-1} (a - h \mu) + R^{-T} z`, of the module's equation.
-    log_det : ()
-        :math:`\log |dx / dz| = -\sum_t \log R_{tt}`.
 
     Raises
     ------

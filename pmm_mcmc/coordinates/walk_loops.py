@@ -152,8 +152,7 @@ def pull_back(rho, v, mu, a, h, z, x_bar, log_det_bar):
     """Return the adjoints of the six inputs of :func:`place` from those of its outputs.
 
     The first loop is the adjoint of :func:`_deviations`, from the last element; the second is that of
-    :func:`_eliminated`, from the first element, with ``q`` the (symmetric) adjoint of ``precision``, ``q_phi`` and
-    ``q_c`` its products with ``phi`` and ``c``, and ``u`` the adjoint of ``pull``.
+    :func:`_eliminated`, from the first element.  There ``Q`` is the adjoint of ``precision``, which is symmetric.
     """
     n = z.size
     p = rho.size
@@ -166,11 +165,11 @@ def pull_back(rho, v, mu, a, h, z, x_bar, log_det_bar):
     z_bar = x_bar.copy()
     rho_bar = np.zeros(p, v.dtype)
     phi_bar = np.empty(p)
+    pull_bar = np.zeros(p)
     c = np.empty(p)
-    u = np.zeros(p)
-    q = np.zeros((p, p))
-    q_phi = np.empty(p)
-    q_c = np.empty(p)
+    Q = np.zeros((p, p))
+    Q_phi = np.empty(p)
+    Q_c = np.empty(p)
     for t in range(n - 1, -1, -1):
         for i in range(min(t, p)):
             z_bar[t - 1 - i] += row[t, _K + p + i] * z_bar[t]
@@ -178,49 +177,53 @@ def pull_back(rho, v, mu, a, h, z, x_bar, log_det_bar):
         g = row[t, _G]
         shrinkage = row[t, _SHRINKAGE]
         eta = row[t, _ETA]
-        d_bar = z_bar[t]
         tau = v[t] * shrinkage
         slope = v[t] * shrinkage * shrinkage
+        for i in range(p):
+            c[i] = _loadings_of(rho[i], row[t, _K + i], v[t], g, shrinkage)[1]
+        # The deviation of the element: tau eta + sqrt(tau) z and the terms of its loadings.
+        d_bar = z_bar[t]
         z_bar[t] = np.sqrt(tau) * d_bar
         log_tau_bar = tau * eta * d_bar + 0.5 * z[t] * z_bar[t] + 0.5 * log_det_bar[()]
         eta_bar = tau * d_bar
+        # The entries of the next precision and pull, of which each has one or two loadings.
         g_bar = 0.0
         slope_bar = 0.0
-        by_v = 0.0
-        by_g = 0.0
+        phi_bar_c = 0.0
+        phi_bar_phi = 0.0
         for i in range(p):
-            c[i] = _loadings_of(rho[i], row[t, _K + i], v[t], g, shrinkage)[1]
-        for i in range(p):
-            q_phi[i] = 0.0
-            q_c[i] = 0.0
-            q_k = 0.0
+            Q_phi[i] = 0.0
+            Q_c[i] = 0.0
+            Q_k = 0.0
             for j in range(p):
-                q_phi[i] += q[i, j] * row[t, _K + p + j]
-                q_c[i] += q[i, j] * c[j]
-                q_k += q[i, j] * row[t, _K + j]
+                Q_phi[i] += Q[i, j] * row[t, _K + p + j]
+                Q_c[i] += Q[i, j] * c[j]
+                Q_k += Q[i, j] * row[t, _K + j]
             phi = row[t, _K + p + i]
-            phi_bar[i] = u[i] * eta + 2.0 * (g * q_phi[i] + q_k) + (d_bar * d[t - 1 - i] if i < t else 0.0)
-            eta_bar += u[i] * phi
-            g_bar += phi * q_phi[i] + 2.0 * slope * q_c[i] * rho[i]
-            slope_bar += c[i] * q_c[i]
-            by_v += phi_bar[i] * c[i]
-            by_g += phi_bar[i] * phi
-            rho_bar[i] += 2.0 * slope * q_c[i] * g + phi_bar[i] * shrinkage
-        g_bar -= tau * (log_tau_bar + by_g + 2.0 * slope * slope_bar)
+            phi_bar[i] = pull_bar[i] * eta + 2.0 * (g * Q_phi[i] + Q_k) + (d_bar * d[t - 1 - i] if i < t else 0.0)
+            eta_bar += pull_bar[i] * phi
+            g_bar += phi * Q_phi[i] + 2.0 * slope * Q_c[i] * rho[i]
+            slope_bar += c[i] * Q_c[i]
+            phi_bar_c += phi_bar[i] * c[i]
+            phi_bar_phi += phi_bar[i] * phi
+            rho_bar[i] += 2.0 * slope * Q_c[i] * g + phi_bar[i] * shrinkage
+        # The shrinkage, and the inputs at this element.
+        g_bar -= tau * (log_tau_bar + phi_bar_phi + 2.0 * slope * slope_bar)
         v_bar[t] = log_tau_bar * shrinkage / v[t] + shrinkage * shrinkage * (
-            slope_bar * (1.0 - v[t] * g) * shrinkage - by_v
+            slope_bar * (1.0 - v[t] * g) * shrinkage - phi_bar_c
         )
         mu_bar[t] = x_bar[t] - h[t] * eta_bar
         a_bar[t] = eta_bar
         h_bar[t] = g_bar - mu[t] * eta_bar
+        # The adjoints of the precision and the pull that this element was eliminated from.
         for i in range(p - 1, 0, -1):
             for j in range(p - 1, 0, -1):
-                q[i, j] = q[i - 1, j - 1]
-            u[i] = u[i - 1]
-        q[0, 0] = g_bar
-        u[0] = eta_bar
+                Q[i, j] = Q[i - 1, j - 1]
+            pull_bar[i] = pull_bar[i - 1]
+        Q[0, 0] = g_bar
+        pull_bar[0] = eta_bar
         for i in range(1, p):
-            q[0, i] = q[i, 0] = q_phi[i - 1] + slope * q_c[i - 1] - 0.5 * tau * phi_bar[i - 1]
+            Q[0, i] = Q[i, 0] = Q_phi[i - 1] + slope * Q_c[i - 1] - 0.5 * tau * phi_bar[i - 1]
     return rho_bar, v_bar, mu_bar, a_bar, h_bar, z_bar
 
 

@@ -26,24 +26,16 @@ _COPIED = 2**20
 class Fold:
     """One fold: the draws ``rows[:fitted]`` to fit coefficients on, and ``rows[fitted:]``, to which they are applied.
 
-    Parameters
-    ----------
-    position, gradient : (n, d)
-        Those of all draws of the result.
-    rows : (rows,) int
-        Numbers of the draws to fit on, then of those of the fold itself.
-    fitted
-        Number of draws to fit on.
-    keep
-        Whether the virial terms stay in memory.
+    ``rows`` are numbers of draws of the result, whose positions and gradients ``(n, d)`` are those of all its draws.
+    With ``keep_virial`` the virial terms stay in memory.
     """
 
     def __init__(
-        self, position: np.ndarray, gradient: np.ndarray, rows: np.ndarray, fitted: int, *, keep: bool = False
+        self, position: np.ndarray, gradient: np.ndarray, rows: np.ndarray, fitted: int, *, keep_virial: bool = False
     ):
         self._x = position
         self._g = gradient
-        self._keep = keep
+        self._keep_virial = keep_virial
         self._rows = rows
         self.fitted = fitted
         self._virial: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
@@ -61,12 +53,12 @@ class Fold:
             self._factor = lu_factor(gram)
         else:
             self._centre, self._scale, self._mean = np.empty((3, d))
-            for columns in self._columns(np.arange(d + 1)):
+            for columns in self._column_blocks(np.arange(d + 1)):
                 x = position[train, columns]
                 self._centre[columns], self._scale[columns] = affine_scale(x, gradient[train, columns], dense=False)
                 self._mean[columns] = x.mean(axis=0)
 
-    def _columns(self, starts: np.ndarray) -> Iterator[slice]:
+    def _column_blocks(self, starts: np.ndarray) -> Iterator[slice]:
         """Yield ranges of coordinates that are copied together and begin at some of ``starts``, whose last is ``d``."""
         count = max(1, _COPIED // len(self._rows))
         start = 0
@@ -95,7 +87,7 @@ class Fold:
         # Too many coordinates to know how they move together: follow the one that f varies with most.
         best = coordinate.copy()
         largest = np.full(len(free), -1.0)
-        for columns in self._columns(np.arange(self._x.shape[1] + 1)) if len(free) else ():
+        for columns in self._column_blocks(np.arange(self._x.shape[1] + 1)) if len(free) else ():
             x = self._x[train, columns] - self._mean[columns]
             with_each = np.abs(f.T @ (x / np.maximum(x.std(axis=0), 1e-300)))
             strongest = with_each.argmax(axis=1)
@@ -120,7 +112,7 @@ class Fold:
             return self._virial
         terms = self.virial_terms()
         result = (*about_means(terms[: self.fitted]), terms[self.fitted :])
-        if self._keep:
+        if self._keep_virial:
             self._virial = result
         return result
 
@@ -133,7 +125,7 @@ class Fold:
         m = count_virial_terms(self.fitted, d)
         starts = np.arange(m + 1) * d // max(m, 1)
         result = np.empty((len(self._rows), m))
-        for columns in self._columns(starts) if m else ():
+        for columns in self._column_blocks(starts) if m else ():
             terms = self._x[self._rows, columns] - self._mean[columns]
             terms *= self._g[self._rows, columns]
             terms += 1.0
@@ -151,8 +143,8 @@ class Folds:
 
     Attributes
     ----------
-    coordinates, chains, cut, skipped
-        Coordinates, chains, the pieces that each is cut into, and the first draws of each that are in none.
+    coordinates, chains, pieces_per_chain, skipped
+        Numbers of coordinates, chains, pieces of each, and its first draws that are in none.
     members
         For each fold: the Fold; its draws (those to fit on, then its own; skipped draws not counted); and its pieces.
     """
@@ -161,11 +153,11 @@ class Folds:
         chains, draws, d = position.shape
         self.coordinates = d
         self.chains = chains
-        self.cut = count_pieces(chains, draws)
-        self.skipped = draws % self.cut
+        self.pieces_per_chain = count_pieces(chains, draws)
+        self.skipped = draws % self.pieces_per_chain
         used = draws - self.skipped
-        pieces = np.repeat(np.arange(chains * self.cut), used // self.cut)
-        folds = pieces // self.cut * min(chains, THRESHOLDS.folds) // chains if chains > 1 else pieces
+        pieces = np.repeat(np.arange(chains * self.pieces_per_chain), used // self.pieces_per_chain)
+        folds = pieces // self.pieces_per_chain * min(chains, THRESHOLDS.folds) // chains if chains > 1 else pieces
         self.members: list[tuple[Fold, np.ndarray, np.ndarray]] = []
         for number in np.unique(folds):
             held = np.flatnonzero(folds == number)
@@ -174,17 +166,18 @@ class Folds:
             rows = np.concatenate([train, held])
             # Kept terms take no more memory than positions and gradients do.
             keep = bool((folds[-1] + 1) * len(train) * count_virial_terms(len(train), d) <= 2 * position.size)
-            of_all = rows + (rows // used + 1) * self.skipped
-            fold = Fold(position.reshape(-1, d), gradient.reshape(-1, d), of_all, len(train), keep=keep)
+            row_numbers = rows + (rows // used + 1) * self.skipped
+            of_draws = position.reshape(-1, d), gradient.reshape(-1, d)
+            fold = Fold(*of_draws, row_numbers, len(train), keep_virial=keep)
             self.members.append((fold, rows, np.unique(pieces[held])))
 
     def directions(self, values: np.ndarray, coordinate: np.ndarray | None = None) -> list[np.ndarray]:
         """Return the directions of functions ``(chain, draw, p)`` in each fold, as ``Fold.directions`` does."""
-        f, _ = self.flat(values)
+        f, _ = self.about_first(values)
         coordinate = np.full(f.shape[1], -1) if coordinate is None else coordinate
         return [fold.directions(f[rows[: fold.fitted]], coordinate) for fold, rows, _ in self.members]
 
-    def flat(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def about_first(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return functions ``(chain, draw, p)`` minus their first values ``(n, p)``, without skipped draws; and these.
 
         So a constant is exactly zero.  Functions that are not finite are 0, and their first value is NaN.

@@ -20,19 +20,19 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.ascent import Density
 
-__all__ = ["DRAWS", "MOST", "TAIL", "mass_beyond", "necks_beyond"]
+__all__ = ["MOST_COORDINATES", "MOST_DRAWS", "TAIL", "mass_beyond", "necks_beyond"]
 
 # Draws whose gradients show whether the posterior narrows.
-DRAWS = 400
+MOST_DRAWS = 400
 # Distances of a walk from the median, in half the width of the draws' middle 68 %, towards the neck and away from it.
 _TOWARDS = (0.7, 1.4, 2.1, 3.0, 4.0, 5.5, 7.5, 10.0)
 _AWAY = _TOWARDS[:4]
 # Most coordinates of the model, of which each costs a gradient at each place, and most that are walked along.
-MOST = 64
+MOST_COORDINATES = 64
 _WALKED = 2
 # Fall of the log marginal density, in nats, at which a walk ends.
 _DEEP = 8.0
-# Gain that the next step of Newton's method promises, in nats, at which it has reached the maximum.
+# Twice the rise that the next step of Newton's method promises, in nats, at which it has reached the maximum.
 _ARRIVED = 0.05
 # Hessian matrices of a search for a maximum, steps with each, and the whitened distance of its differences.
 _HESSIANS = 3
@@ -50,25 +50,14 @@ _BULK = 0.05
 def necks_beyond(draws: np.ndarray, coordinates: Coordinates, density: Density) -> dict[str, Any]:
     """Predict the marginal densities of coordinates along which the posterior narrows.
 
-    Parameters
-    ----------
-    draws : (n, d)
-        Positions ``z`` from all chains.
-    coordinates
-        The whitened coordinates of the run.
-    density
-        Log densities of ``z`` with gradients.
-
-    Returns
-    -------
-    dict
-        The number of ``gradients`` that were evaluated and, in ``along``, for each coordinate its number, ``side`` of
-        the neck, places and log densities there.
+    ``draws`` ``(n, d)`` are positions ``z`` from all chains, ``coordinates`` the whitened ones of the run; ``density``
+    returns log densities of ``z`` with gradients.  The result has the number of ``gradients`` that were evaluated and,
+    in ``along``, for each coordinate its number, the ``side`` of the neck, places and log densities there.
     """
     walk = _Walk(coordinates, density)
     d = draws.shape[1]
     predictions = []
-    if 1 < d <= MOST and np.isfinite(draws).all():
+    if 1 < d <= MOST_COORDINATES and np.isfinite(draws).all():
         with np.errstate(all="ignore"):  # densities that are not finite, or vast
             predictions = [walk.predicted(draws, i, side) for i, side in walk.narrowing(draws)]
     return {"gradients": walk.spent, "along": predictions}
@@ -79,12 +68,12 @@ class _Walk:
 
     def __init__(self, coordinates: Coordinates, density: Density):
         self._coordinates = coordinates
-        self._of_z = density
+        self._density_of_z = density
         self.spent = 0
 
     def _density(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         self.spent += len(y)
-        lp, gradient = self._of_z(self._coordinates.place(y))
+        lp, gradient = self._density_of_z(self._coordinates.place(y))
         return lp, self._coordinates.pull_back(gradient)
 
     def _axes(self, d: int) -> np.ndarray:
@@ -104,15 +93,16 @@ class _Walk:
     def predicted(self, draws: np.ndarray, i: int, side: int) -> dict[str, Any]:
         """Return the prediction along coordinate ``i``, as far as it can be walked."""
         low, median, high = np.quantile(draws[:, i], [0.16, 0.5, 0.84])
-        start = self._coordinates.whiten(draws[np.argmin(np.abs(draws[:, i] - median))])
+        nearest = draws[np.argmin(np.abs(draws[:, i] - median))]
+        start = self._coordinates.whiten(nearest)
         axis = self._axes(draws.shape[1])[:, i]
         length = float(np.linalg.norm(axis))
         axis = axis / length
-        centre = float(start @ axis) + (median - draws[np.argmin(np.abs(draws[:, i] - median)), i]) / length
+        centre = float(start @ axis) + (median - nearest[i]) / length
         positions = np.empty(0)
         log_densities = np.empty(0)
-        for sign, places in ((-side, _AWAY), (side, (0.0, *_TOWARDS))):
-            offsets = 0.5 * sign * (high - low) * np.array(places)
+        for sign, distances in ((-side, _AWAY), (side, (0.0, *_TOWARDS))):
+            offsets = 0.5 * sign * (high - low) * np.array(distances)
             values = self._marginal(axis, centre + offsets / length, start)
             positions = np.r_[positions, median + offsets[: len(values)]]
             log_densities = np.r_[log_densities, values]
@@ -125,27 +115,27 @@ class _Walk:
         }
 
     def _marginal(self, axis: np.ndarray, places: np.ndarray, start: np.ndarray) -> list[float]:
-        """Return log densities at places along an axis, until they are low or there is no maximum."""
-        plane = np.linalg.svd(axis[None])[2][1:]
+        """Return log marginal densities at places along an axis, until they are low or there is no maximum."""
+        plane = np.linalg.svd(axis[None])[2][1:]  # its rows are the directions across the axis
         log_densities: list[float] = []
+        maxima: list[np.ndarray] = []
         y = start
         hessian = None
-        passed = list[np.ndarray]()
         for place in places:
-            if len(passed) > 1:  # straight on
-                step = passed[-1] - passed[-2]
-                y = passed[-1] + step * np.clip((place - passed[-1] @ axis) / (step @ axis), 0.0, 2.0)
-            top = self._top(y + (place - y @ axis) * axis, plane, hessian)
-            if top is None:
+            if len(maxima) > 1:  # straight on
+                step = maxima[-1] - maxima[-2]
+                y = maxima[-1] + step * np.clip((place - maxima[-1] @ axis) / (step @ axis), 0.0, 2.0)
+            maximum = self._maximum(y + (place - y @ axis) * axis, plane, hessian)
+            if maximum is None:
                 break
-            y, hessian, log_density = top
-            passed.append(y)
+            y, hessian, log_density = maximum
+            maxima.append(y)
             log_densities.append(log_density)
             if log_density < max(log_densities) - _DEEP:
                 break
         return log_densities
 
-    def _top(
+    def _maximum(
         self, y: np.ndarray, plane: np.ndarray, hessian: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, float] | None:
         """Return the maximum within a plane by Newton's method, with its Hessian matrix and log integral."""
@@ -156,29 +146,29 @@ class _Walk:
             for _ in range(_STEPS):
                 if not (np.isfinite(hessian).all() and np.isfinite(lp)):
                     return None
-                values, vectors = np.linalg.eigh(hessian)
-                slope = vectors.T @ (plane @ g)
-                step = slope / np.maximum(np.abs(values), 1e-4) @ vectors.T @ plane
-                gain = float(g @ step)
-                share = 1.0
-                higher = False
-                while gain >= _ARRIVED and share > 1e-3 and not higher:
-                    (tried,), (gradient,) = self._density((y + share * step)[None])
-                    higher = bool(tried > lp + 1e-3 * share * gain)
-                    share = share if higher else 0.5 * share
-                if not higher:
+                step, gain, *_ = _newton_step(g, plane, hessian)
+                point = self._higher_point(y, lp, step, gain) if gain >= _ARRIVED else None
+                if point is None:
                     break
-                y = y + share * step
-                lp = tried
-                g = gradient
+                y, lp, g = point
             hessian = self._hessian(y, g, plane)
             if not np.isfinite(hessian).all():
                 return None
-            values, vectors = np.linalg.eigh(hessian)
-            slope = vectors.T @ (plane @ g)
-            gain = float((slope**2 / np.maximum(np.abs(values), 1e-4)).sum())
+            _, gain, values, vectors = _newton_step(g, plane, hessian)
             if gain < 2.0 * _ARRIVED and values[0] > 0.0:
                 return y, hessian, float(lp + self._log_volume(y, lp, plane, values, vectors))
+        return None
+
+    def _higher_point(
+        self, y: np.ndarray, lp: float, step: np.ndarray, gain: float
+    ) -> tuple[np.ndarray, float, np.ndarray] | None:
+        """Return the end of a step, or of a half, a quarter ... of it, that rises, its log density and gradient."""
+        share = 1.0
+        while share > 1e-3:
+            (new_lp,), (gradient,) = self._density((y + share * step)[None])
+            if new_lp > lp + 1e-3 * share * gain:
+                return y + share * step, new_lp, gradient
+            share *= 0.5
         return None
 
     def _log_volume(
@@ -197,6 +187,16 @@ class _Walk:
     def _hessian(self, y: np.ndarray, g: np.ndarray, plane: np.ndarray) -> np.ndarray:
         hessian = -(self._density(y + _APART * plane)[1] - g) @ plane.T / _APART
         return 0.5 * (hessian + hessian.T)
+
+
+def _newton_step(
+    g: np.ndarray, plane: np.ndarray, hessian: np.ndarray
+) -> tuple[np.ndarray, float, np.ndarray, np.ndarray]:
+    """Return Newton's step within a plane, twice the rise that it promises, and the eigenvalues and -vectors."""
+    values, vectors = np.linalg.eigh(hessian)
+    slope = vectors.T @ (plane @ g)
+    curvature = np.maximum(np.abs(values), 1e-4)
+    return slope / curvature @ vectors.T @ plane, float((slope**2 / curvature).sum()), values, vectors
 
 
 def mass_beyond(z: np.ndarray, side: int, places: list[float], log_densities: list[float]) -> float:

@@ -113,14 +113,8 @@ def _fit(
 ) -> dict[int | str, tuple[np.ndarray, np.ndarray]]:
     """Return for each set of terms the coefficients of the own ``(order, p)`` and of the virial terms ``(m, p)``.
 
-    Parameters
-    ----------
-    terms : (3, n, p)
-        Own terms of each function.
-    values : (n, p)
-        The functions.
-    shared
-        Virial terms about their means ``(n, m)``, and the inverse of their normal matrix, with a ridge.
+    ``terms`` ``(3, n, p)`` are the own terms of functions with ``values`` ``(n, p)``; ``shared`` are the virial terms
+    about their means ``(n, m)``, and the inverse of their normal matrix, with a ridge.
     """
     p = values.shape[1]
     h, inverse = shared
@@ -156,32 +150,21 @@ def corrected(
     *,
     unbiased: bool = False,
 ) -> Corrected:
-    """Estimate the posterior expectations of functions of the parameters.
+    """Estimate the posterior expectations of functions with ``values`` ``(chain, draw, p)`` at the draws of ``folds``.
 
-    Parameters
-    ----------
-    values : (chain, draw, p)
-        The functions at the draws.
-    folds
-        The draws with their gradients.
-    coordinate : (p,) int, optional
-        The coordinate that a function equals, or -1: its direction need not be estimated.
-    follow : (chain, draw, p), optional
-        Functions whose directions are used; default ``values``.  A squared deviation does not vary with a direction
-        linearly, and uses that of the deviation.
-    unbiased
-        Whether the draws have no bias: then nothing is added to errors for what a correction leaves of it.
+    ``coordinate`` ``(p,)`` is the coordinate that a function equals, or -1: its direction need not be estimated.  The
+    directions are those of ``follow`` ``(chain, draw, p)``, by default of the functions: a squared deviation, which
+    varies with no direction linearly, uses that of the deviation.  To errors of draws that are not ``unbiased`` is
+    added what a correction leaves of the bias.
 
-    Notes
-    -----
     The identity needs a density that vanishes at infinity; on the unconstrained scale there are no boundary terms.
     Draws with wrong weights of separate modes fulfil it.
     """
     p = values.shape[2]
     chains = folds.chains
     directions = folds.directions(values if follow is None else follow, coordinate)
-    f, origin = folds.flat(values)
-    pieces = {name: np.empty((chains * folds.cut, p)) for name in (*ORDERS, _VIRIAL)}
+    f, origin = folds.about_first(values)
+    pieces = {name: np.empty((chains * folds.pieces_per_chain, p)) for name in (*ORDERS, _VIRIAL)}
     for (fold, rows, numbers), direction in zip(folds.members, directions, strict=True):
         n = fold.fitted
         h, inverse, shared = fold.virial()
@@ -195,10 +178,11 @@ def corrected(
             for name, (slopes, more) in _fit(terms[:, :n], f[rows[:n, None], block], (h, inverse)).items():
                 explained = np.einsum("iwp,ip->wp", single[: len(slopes)], slopes) + shared[:, : len(more)] @ more
                 pieces[name][np.ix_(numbers, block)] = means - explained
-    return _chosen(pieces, f.reshape(chains * folds.cut, -1, p).mean(axis=1), f.std(axis=0), origin, folds, unbiased)
+    plain = f.reshape(chains * folds.pieces_per_chain, -1, p).mean(axis=1)
+    return _estimates(pieces, plain, f.std(axis=0), origin, folds, unbiased)
 
 
-def _chosen(
+def _estimates(
     pieces: dict[int | str, np.ndarray],
     plain: np.ndarray,
     sd: np.ndarray,
@@ -206,39 +190,53 @@ def _chosen(
     folds: Folds,
     unbiased: bool,
 ) -> Corrected:
-    """Return the best corrected estimate of each function if it reduces the error enough, else the plain one.
+    """Return the corrected estimate of each function where that reduces the error enough, else the plain one.
 
     ``pieces`` and ``plain`` are batch means ``(m, p)`` about ``origin``: corrected by each set of terms, and plain.
     """
     chains = folds.chains
+    sd = np.maximum(sd, 1e-300)
     plain_se = between_pieces(plain, chains)
-    errors = {name: between_pieces(values, chains) for name, values in pieces.items()}
-    squares = {name: float(np.mean((error / np.maximum(sd, 1e-300)) ** 2)) for name, error in errors.items()}
-    best = min(ORDERS, key=lambda order: squares[order])
-    # All functions have the same number of own terms; only those that scale others have the virial terms too.
-    by_virial = (folds.coordinates > 1) & (errors[_VIRIAL] ** 2 * THRESHOLDS.gain_of_virial < errors[best] ** 2)
-    estimate = np.where(by_virial, pieces[_VIRIAL], pieces[best])
-    error = np.where(by_virial, errors[_VIRIAL], errors[best])
+    estimate, error, mean_square = _by_best_terms(pieces, sd, folds)
+    limit = THRESHOLDS.gain_of_one
+    if mean_square * THRESHOLDS.gain_of_all > np.mean((plain_se / sd) ** 2):
+        limit /= (
+            THRESHOLDS.gain_of_all
+        )  # corrections do not help most functions: those that they do help must gain more
     ratio = error**2 / np.maximum(plain_se**2, 1e-300)
-    gain = THRESHOLDS.gain_of_one
-    if squares[best] * THRESHOLDS.gain_of_all > np.mean((plain_se / np.maximum(sd, 1e-300)) ** 2):
-        gain /= THRESHOLDS.gain_of_all  # corrections do not help most functions: those that they do help must gain more
-    used = (ratio < gain) & np.isfinite(origin)
-    difference = plain.mean(axis=0) - estimate.mean(axis=0)
-    difference_se = between_pieces(plain - estimate, chains)
+    used = (ratio < limit) & np.isfinite(origin)
     unexplained = np.minimum(np.sqrt(ratio), 1.0)
+    bias = plain.mean(axis=0) - estimate.mean(axis=0)
+    bias_se = between_pieces(plain - estimate, chains)
     if not unbiased:
-        sure = np.maximum(np.abs(difference) - THRESHOLDS.beyond_doubt * difference_se, 0.0)
+        # What the correction leaves of a bias that is beyond doubt.
+        sure = np.maximum(np.abs(bias) - THRESHOLDS.beyond_doubt * bias_se, 0.0)
         error = np.hypot(error, unexplained / np.maximum(1.0 - unexplained, 1e-10) * sure)
     estimate = np.where(used, estimate, plain)
     not_finite = 0.0 * origin  # NaN where a function is not finite somewhere
     return Corrected(
-        origin + plain.mean(axis=0),
-        plain_se + not_finite,
-        origin + estimate.mean(axis=0),
-        np.where(used, error, plain_se) + not_finite,
-        np.where(used, difference, np.nan),
-        np.where(used, difference_se, np.nan),
-        unexplained + not_finite,
-        origin + estimate.reshape(chains, folds.cut, -1).mean(axis=1),
+        plain=origin + plain.mean(axis=0),
+        plain_se=plain_se + not_finite,
+        value=origin + estimate.mean(axis=0),
+        se=np.where(used, error, plain_se) + not_finite,
+        bias=np.where(used, bias, np.nan),
+        bias_se=np.where(used, bias_se, np.nan),
+        unexplained=unexplained + not_finite,
+        by_chain=origin + estimate.reshape(chains, folds.pieces_per_chain, -1).mean(axis=1),
     )
+
+
+def _by_best_terms(
+    pieces: dict[int | str, np.ndarray], sd: np.ndarray, folds: Folds
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return each function's batch means by its best set of terms, their standard error, and the mean squared error.
+
+    All functions have the same number of own terms; only those that scale others have the virial terms too.  The mean
+    squared error is that of all functions by own terms, over their variances.
+    """
+    errors = {name: between_pieces(values, folds.chains) for name, values in pieces.items()}
+    mean_square = {order: float(np.mean((errors[order] / sd) ** 2)) for order in ORDERS}
+    best = min(ORDERS, key=lambda order: mean_square[order])
+    by_virial = (folds.coordinates > 1) & (errors[_VIRIAL] ** 2 * THRESHOLDS.gain_of_virial < errors[best] ** 2)
+    estimate = np.where(by_virial, pieces[_VIRIAL], pieces[best])
+    return estimate, np.where(by_virial, errors[_VIRIAL], errors[best]), mean_square[best]

@@ -25,11 +25,15 @@ from diffusers.schedulers.scheduling_utils import (  # type: ignore[import-not-f
 from pmm_mcmc.diffusion.blocks import Blocks
 from pmm_mcmc.diffusion.diffusers_calls import MidpointCalls, PoissonMidpointSchedulerOutput
 from pmm_mcmc.diffusion.interpolation import make_table
-from pmm_mcmc.diffusion.schedule import DiffusionSchedule
+from pmm_mcmc.diffusion.schedule import DiffusionSchedule, named_betas
 
 __all__ = ["PoissonMidpointScheduler", "PoissonMidpointSchedulerOutput"]
 
+# Names of diffusers, and ours.
 _PREDICTIONS = {"epsilon": "epsilon", "sample": "x0", "v_prediction": "v"}
+_BETA_SCHEDULES = {
+    "linear": "linear", "scaled_linear": "scaled_linear", "squaredcos_cap_v2": "cosine", "sigmoid": "sigmoid",
+}  # fmt: skip
 
 
 class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
@@ -72,6 +76,7 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
 
     _compatibles = [e.name for e in KarrasDiffusionSchedulers]  # noqa: RUF012
 
+    # Every argument is an entry of the configuration: diffusers reads from a pipeline's those that the signature names.
     @register_to_config
     def __init__(
         self,
@@ -99,14 +104,19 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
             )
         if thresholding:
             raise ValueError("thresholding=True is not supported; use clip_sample=True, or leave it out")
-        if trained_betas is None:
-            betas = _betas(beta_schedule, beta_start, beta_end, num_train_timesteps)
-        else:
+        if trained_betas is not None:
             betas = np.asarray(trained_betas, dtype=float)
+        elif beta_schedule in _BETA_SCHEDULES:
+            betas = named_betas(_BETA_SCHEDULES[beta_schedule], num_train_timesteps, beta_start, beta_end)
+        else:
+            raise ValueError(
+                f"beta_schedule={beta_schedule!r} is not known; use one of {', '.join(_BETA_SCHEDULES)}, or give "
+                "trained_betas"
+            )
         if rescale_betas_zero_snr:
             betas = rescale_zero_terminal_snr(torch.from_numpy(betas)).numpy()
         self._schedule = DiffusionSchedule.from_betas(betas, variant)
-        self._estimates = self._schedule.prediction(_PREDICTIONS[prediction_type])
+        self._estimates = self._schedule.estimates(_PREDICTIONS[prediction_type])
         # Errors in these do not depend on the number of steps: they are raised here, not by set_timesteps.
         self._blocks = Blocks((self._schedule.N, 0), midpoint, frozen)
         make_table(self._schedule, self._blocks, "x0" if clip_sample else _PREDICTIONS[prediction_type])
@@ -155,7 +165,7 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         else:
             blocks = self._make_blocks(int(num_inference_steps))  # type: ignore[arg-type]
         kind = "x0" if self.config.clip_sample else _PREDICTIONS[self.config.prediction_type]
-        self._lay_out(self._schedule, blocks, kind, np.arange(-1, self._schedule.N), device)
+        self._list_calls(self._schedule, blocks, kind, np.arange(-1, self._schedule.N), device)
 
     def _make_blocks(self, n_steps: int) -> Blocks:
         """Return blocks as the configuration says."""
@@ -206,12 +216,12 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         data = float(self._estimates.x0_x[level]) * sample + float(self._estimates.x0_f[level]) * output
         if self.config.clip_sample:
             data = output = data.clamp(-self.config.clip_sample_range, self.config.clip_sample_range)
-        y, _ = self._take(index, sample, output, generator, dtype)
+        y, _ = self._call(index, sample, output, generator, dtype)
         if not return_dict:
             return y.to(dtype), data.to(dtype)
         return PoissonMidpointSchedulerOutput(prev_sample=y.to(dtype), pred_original_sample=data.to(dtype))
 
-    def _at(self, timesteps: torch.Tensor, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _shares(self, timesteps: torch.Tensor, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the shares of data and noise at timesteps, in the shape of samples."""
         shape = (-1, *(1,) * (like.ndim - 1))
         signal = self.alphas_cumprod[timesteps.to(self.alphas_cumprod.device)].reshape(shape)
@@ -219,27 +229,10 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
 
     def add_noise(self, original_samples: torch.Tensor, noise: torch.Tensor, timesteps: torch.Tensor) -> torch.Tensor:
         """Return the samples with the noise that they have at the timesteps."""
-        r, s = self._at(timesteps, original_samples)
+        r, s = self._shares(timesteps, original_samples)
         return r * original_samples + s * noise
 
     def get_velocity(self, sample: torch.Tensor, noise: torch.Tensor, timesteps: torch.Tensor) -> torch.Tensor:
         """Return what a network with ``prediction_type="v_prediction"`` is trained on."""
-        r, s = self._at(timesteps, sample)
+        r, s = self._shares(timesteps, sample)
         return r * noise - s * sample
-
-
-def _betas(name: str, start: float, end: float, N: int) -> np.ndarray:
-    """Return the noise added by each step of a named schedule, as diffusers has them."""
-    if name == "linear":
-        return np.linspace(start, end, N)
-    if name == "scaled_linear":
-        return np.linspace(start**0.5, end**0.5, N) ** 2
-    if name == "sigmoid":
-        return (end - start) / (1.0 + np.exp(-np.linspace(-6.0, 6.0, N))) + start
-    if name == "squaredcos_cap_v2":
-        schedule = DiffusionSchedule.named("cosine", N)
-        return 1.0 - schedule.signal[1:] / schedule.signal[:-1]
-    raise ValueError(
-        f"beta_schedule={name!r} is not known; use linear, scaled_linear, squaredcos_cap_v2 or sigmoid, or give "
-        "trained_betas"
-    )

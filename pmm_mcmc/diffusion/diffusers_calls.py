@@ -16,13 +16,13 @@ from pmm_mcmc.diffusion.blocks import Blocks
 from pmm_mcmc.diffusion.interpolation import (
     Row,
     State,
-    arrive,
     draw_levels,
     following,
     make_rows,
     make_table,
     noise_between,
-    reach,
+    noiseless_next,
+    with_path,
 )
 from pmm_mcmc.diffusion.planner import plan_blocks
 from pmm_mcmc.diffusion.schedule import DiffusionSchedule
@@ -45,7 +45,7 @@ class PoissonMidpointSchedulerOutput(BaseOutput):
 class MidpointCalls:
     """The calls of the network, one after the other, start of a block and midpoint in turn.
 
-    A scheduler lists them by :meth:`_lay_out` and takes one by :meth:`_take`, with states as the schedule has them.
+    A scheduler lists them by :meth:`_list_calls` and takes one by :meth:`_call`, with states as the schedule has them.
     """
 
     order = 2
@@ -95,7 +95,7 @@ class MidpointCalls:
             _planned_edges(schedule, n_steps, tuple(self.config.data_variances), self._blocks_with((1, 0)))
         )
 
-    def _lay_out(
+    def _list_calls(
         self, schedule: DiffusionSchedule, blocks: Blocks, prediction: str, labels: np.ndarray, device: Any
     ) -> None:
         """Draw the midpoints and list the calls; ``labels`` are the network's times, by level."""
@@ -110,7 +110,7 @@ class MidpointCalls:
         self.timesteps = torch.from_numpy(self._times).to(device)
         self._reset()
 
-    def _find(self, timestep: float) -> int:
+    def _nearest_call(self, timestep: float) -> int:
         """Return the number of the call whose timestep is nearest."""
         return int(np.abs(self._times - timestep).argmin())
 
@@ -132,15 +132,15 @@ class MidpointCalls:
             raise ValueError("the timesteps are not set; call set_timesteps(num_inference_steps) before step")
         index = self._step_index
         if index is None:
-            index = self._begin_index if self._begin_index is not None else self._find(timestep)
+            index = self._begin_index if self._begin_index is not None else self._nearest_call(timestep)
         if index >= len(self._times) or abs(self._times[index] - timestep) > slack * abs(timestep):
-            index = self._find(timestep)
+            index = self._nearest_call(timestep)
             self._state = None
         if self._state is None and not self._rows.first[index]:
             self._restart(index)
         return index
 
-    def _take(
+    def _call(
         self,
         index: int,
         sample: torch.Tensor,
@@ -164,22 +164,22 @@ class MidpointCalls:
             state = State(sample, sample, zero, zero, zero)
         else:
             state = self._state._replace(y=sample)
-        reached = reach(row, state, output)
+        point = noiseless_next(row, state, output)
         noise: torch.Tensor | float = 0.0
         if arrival is not None:
-            state, noise = noise_between(row, state, reached, arrival)
+            state, noise = noise_between(row, state, point, arrival)
         else:
-            if row.fresh > 0.0:
+            if row.fresh_sd > 0.0:
                 noise = randn_tensor(sample.shape, generator=generator, device=sample.device, dtype=dtype)
                 noise = noise.to(sample.dtype)
-            state = arrive(row, state, reached, row.carry * state.path + row.fresh * noise)
+            state = with_path(row, state, point, row.path_factor * state.path + row.fresh_sd * noise)
         if not torch.isfinite(state.y).all():
-            self._complain(index, sample, output)
+            self._raise_not_finite(index, sample, output)
         self._state = None if row.last else state
         self._step_index = index + 1
         return state.y, noise
 
-    def _complain(self, index: int, sample: torch.Tensor, output: torch.Tensor) -> None:
+    def _raise_not_finite(self, index: int, sample: torch.Tensor, output: torch.Tensor) -> None:
         """Raise an error that says which of the two is not finite."""
         whose, what = ("the sample", sample) if not torch.isfinite(sample).all() else ("the network's output", output)
         raise ValueError(
@@ -190,7 +190,7 @@ class MidpointCalls:
 
     def _log_density(self, index: int, noise: torch.Tensor | float, scale: float, like: torch.Tensor) -> torch.Tensor:
         """Return each sample's log density of the point that a call led to, states being ``scale`` times larger."""
-        deviation = float(self._rows.fresh[index]) * scale
+        deviation = float(self._rows.fresh_sd[index]) * scale
         if deviation == 0.0:
             return torch.zeros(len(like), device=like.device)
         squares = torch.as_tensor(noise).reshape(len(like), -1).square().sum(dim=1)

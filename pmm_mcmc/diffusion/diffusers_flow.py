@@ -80,6 +80,7 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
 
     _compatibles = ["FlowMatchEulerDiscreteScheduler", "FlowMatchHeunDiscreteScheduler"]  # noqa: RUF012
 
+    # Every argument is an entry of the configuration: diffusers reads from a pipeline's those that the signature names.
     @register_to_config
     def __init__(
         self, num_train_timesteps: int = 1000, shift: float = 1.0, use_dynamic_shifting: bool = False,
@@ -139,7 +140,7 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         """Set the shift of the noise levels from the next :meth:`set_timesteps` on."""
         self._shift = shift
 
-    def _multiplier(self, mu: float | None) -> float:
+    def _shift_for(self, mu: float | None) -> float:
         """Return the shift of the configuration or, if it is dynamic, of ``mu``."""
         if not self.config.use_dynamic_shifting:
             shift = self._shift
@@ -170,7 +171,7 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         if n_steps < 1:
             raise ValueError(f"num_inference_steps={n_steps}: use 1 or more; the network is called twice in each")
         N = max(self.config.num_train_timesteps, 2 * n_steps)
-        schedule = _flow(N, self.config.noise_level, self._multiplier(mu))
+        schedule = _flow(N, self.config.noise_level, self._shift_for(mu))
         return schedule, self._planned_for(schedule, n_steps)
 
     def set_timesteps(
@@ -208,9 +209,9 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
             schedule, blocks = self._planned(int(num_inference_steps), mu)  # type: ignore[arg-type]
         else:
             name = "sigmas" if timesteps is None else "timesteps"
-            schedule, blocks = self._starting_at(np.asarray(starts, dtype=float), name, self._multiplier(mu))
+            schedule, blocks = self._starting_at(np.asarray(starts, dtype=float), name, self._shift_for(mu))
         labels = schedule.sigmas * self.config.num_train_timesteps
-        self._lay_out(schedule, blocks, "flow", labels.astype(np.float32), device)
+        self._list_calls(schedule, blocks, "flow", labels.astype(np.float32), device)
         # In double precision, whatever the timesteps are rounded to.
         self._call_sigmas = [*schedule.sigmas[self._levels].tolist(), 0.0]
         self.sigmas = torch.tensor(self._call_sigmas, dtype=torch.float32)
@@ -320,12 +321,12 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         # The schedule's states are those of the flow over their scale.
         arrival = None if prev_sample is None else prev_sample.to(wide) / next_scale
         state = self._state
-        y, noise = self._take(index, x / scale, output, generator, dtype, arrival)
+        y, noise = self._call(index, x / scale, output, generator, dtype, arrival)
         arrived = (y * next_scale).to(dtype) if prev_sample is None else prev_sample
         if return_log_prob and arrival is None and arrived.dtype != wide:
             # The density is that of the rounded point that is returned.
             self._state = state
-            y, noise = self._take(index, x / scale, output, generator, dtype, arrived.to(wide) / next_scale)
+            y, noise = self._call(index, x / scale, output, generator, dtype, arrived.to(wide) / next_scale)
         data = (x - sigma * output).to(dtype)
         log_prob = self._log_density(index, noise, next_scale, x) if return_log_prob else None
         if not return_dict:

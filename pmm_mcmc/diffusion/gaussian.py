@@ -29,7 +29,7 @@ def gains(schedule: DiffusionSchedule, kind: str | float, variances: np.ndarray)
     total = signal * variances + noise
     if kind == "x0":
         return np.sqrt(signal) * variances / total
-    x0_x, x0_f, eps_x, eps_f = (column[:, None] for column in schedule.prediction(kind))
+    x0_x, x0_f, eps_x, eps_f = (column[:, None] for column in schedule.estimates(kind))
     by_noise = eps_f != 0.0
     data = np.sqrt(signal) * variances / total
     divisor = np.where(by_noise, eps_f, np.where(x0_f != 0.0, x0_f, 1.0))
@@ -51,28 +51,15 @@ class Moments(NamedTuple):
 def block_moments(
     schedule: DiffusionSchedule, law: Blocks, variances: np.ndarray, starts: np.ndarray, longest: int
 ) -> Iterator[Moments]:
-    r"""Yield, for ``K = 1, 2, ..., longest``, what blocks of ``K`` steps do to the variance.
+    r"""Yield, for ``K = 1, 2, ..., longest``, what blocks of ``K`` steps do to the variance of data ``(L,)``.
 
-    Parameters
-    ----------
-    schedule
-        The chain.
-    law
-        Gives the law of the midpoints and what is frozen; its edges are not used.
-    variances
-        Of the data, ``(L,)``.
-    starts
-        Levels at which the blocks start.
-    longest
-        The last ``K``.  Blocks that would end below level 0 have meaningless entries.
+    Blocks begin at the levels ``starts``; those that would end below level 0 have meaningless entries.  ``law`` gives
+    the law of the midpoints and what is frozen; its edges are not used.
 
-    Yields
-    ------
-    Moments
-        By recursion in ``K``.  With the corrections :math:`D_\tau` of weight one, all linear in state and noise, the
-        mean over the midpoints is the chain with every cell corrected.  About it one midpoint has the second moment
-        :math:`\sum_\tau D_\tau^2 / q_\tau - (\sum_\tau D_\tau)^2`, and Option 1 has
-        :math:`(K - 1) \sum_\tau D_\tau^2`.
+    The moments follow by recursion in ``K``.  With the corrections :math:`D_\tau` of weight one, all linear in state
+    and noise, the mean over the midpoints is the chain with every cell corrected.  About it one midpoint has the second
+    moment :math:`\sum_\tau D_\tau^2 / q_\tau - (\sum_\tau D_\tau)^2`, and Option 1 has
+    :math:`(K - 1) \sum_\tau D_\tau^2`.
     """
     a_all, b_all, sigma_all = (c[:, None] for c in schedule.coefficients(law.frozen))
     g_all = gains(schedule, law.frozen, variances)

@@ -5,9 +5,9 @@ The noise is isotropic, so the ``K`` draws of a block need not be made: the path
 
 .. math:: S_m = \frac{A_m}{A_k} S_k + \sqrt{V_m - (A_m / A_k)^2 V_k}\, z.
 
-So one Gaussian draw follows each call, and each call leads to a Gaussian with a density: :func:`reach` returns its
-centre, :func:`advance` draws from it.  The two are the complete method, written with ``+`` and ``*`` only: the same
-lines run on NumPy, JAX and torch arrays.
+So one Gaussian draw follows each call: :func:`noiseless_next` returns the next point without it, :func:`advance` with
+it.  The two are the complete method, written with ``+`` and ``*`` only: the same lines run on NumPy, JAX and torch
+arrays.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from pmm_mcmc.diffusion.blocks import Blocks
 from pmm_mcmc.diffusion.schedule import DiffusionSchedule
 
 __all__ = [
-    "Reach",
+    "NoiselessPoint",
     "Row",
     "State",
     "Table",
     "advance",
-    "arrive",
     "constants",
     "draw_levels",
     "following",
     "make_rows",
     "make_table",
     "noise_between",
-    "reach",
+    "noiseless_next",
     "start",
+    "with_path",
 ]
 
 
@@ -108,19 +108,13 @@ class Table(NamedTuple):
     B_end: Any
     weight: Any  # of a midpoint's correction: that of Constants over the probability
     probability: Any  # of the midpoint
-    state: Any  # factors of state and output that make the prediction which is frozen
-    output: Any
+    state_factor: Any  # the prediction which is frozen is state_factor * state + output_factor * output
+    output_factor: Any
     timestep: Any  # what the network is told
 
 
 def make_table(schedule: DiffusionSchedule, blocks: Blocks, prediction: str = "epsilon") -> Table:
-    """Return the table of the blocks, for a network that makes a ``prediction``.
-
-    Raises
-    ------
-    ValueError
-        If the first edge lies above the levels of the schedule.
-    """
+    """Return the table of the blocks, for a network that makes a ``prediction``."""
     if blocks.edges[0] > schedule.N:
         raise ValueError(f"blocks start at level {blocks.edges[0]}; the schedule has {schedule.N}. Make them for its N")
     a, b, sigma = schedule.coefficients(blocks.frozen)
@@ -142,7 +136,7 @@ def make_table(schedule: DiffusionSchedule, blocks: Blocks, prediction: str = "e
         columns["weight"][cells] = np.divide(c.weight, q, out=np.zeros_like(q), where=q > 0.0)
         for name in ("A", "B", "V", "remaining"):
             columns[name][cells] = getattr(c, name)[:-1]
-    columns["state"], columns["output"] = schedule.conversion(prediction, blocks.frozen)
+    columns["state_factor"], columns["output_factor"] = schedule.conversion(prediction, blocks.frozen)
     columns["timestep"] = np.concatenate([[0], schedule.timesteps])
     return Table(**columns)
 
@@ -168,14 +162,14 @@ def following(levels: Any, xp: Any = np) -> Any:
 class Row(NamedTuple):
     """Coefficients of one call of the network, for :func:`advance`."""
 
-    state: Any  # factors of state and output that make the prediction which is frozen
-    output: Any
+    state_factor: Any  # the prediction which is frozen is state_factor * state + output_factor * output
+    output_factor: Any
     first: Any  # 1 at the start of a block, else 0
     weight: Any  # of a midpoint's correction, 0 at the start of a block
-    carry: Any  # factor of the path of the noise up to the next call
-    fresh: Any  # standard deviation of the noise that is added to it
-    keep: Any  # A and B of the next call: factors of the block's start and of the frozen prediction
-    push: Any
+    path_factor: Any  # of the path of the noise, up to the next call
+    fresh_sd: Any  # standard deviation of the noise that is added to it
+    start_factor: Any  # A of the next call, the factor of the block's start
+    frozen_factor: Any  # and B, that of the frozen prediction
     last: Any  # 1 at the last call of a block, else 0
 
 
@@ -187,17 +181,17 @@ def make_rows(table: Table, levels: Any, next_levels: Any, xp: Any = np) -> Row:
     t = Table(*(column[levels] for column in table))
     last = next_levels <= t.stop
     # At the end of a block the next level is in another block, and its entries are not used.
-    carry = xp.where(last, t.remaining, table.nonzero_A[next_levels] / t.nonzero_A)
-    between = xp.sqrt(xp.maximum(table.V[next_levels] - carry**2 * t.V, 0.0))
+    path_factor = xp.where(last, t.remaining, table.nonzero_A[next_levels] / t.nonzero_A)
+    sd_between = xp.sqrt(xp.maximum(table.V[next_levels] - path_factor**2 * t.V, 0.0))
     return Row(
-        state=t.state,
-        output=t.output,
+        state_factor=t.state_factor,
+        output_factor=t.output_factor,
         first=t.first,
         weight=xp.where(t.first > 0.0, 0.0, t.weight),
-        carry=xp.where(t.first > 0.0, 0.0, carry),
-        fresh=xp.where(last, t.remaining_sd, between),
-        keep=xp.where(last, t.A_end, table.A[next_levels]),
-        push=xp.where(last, t.B_end, table.B[next_levels]),
+        path_factor=xp.where(t.first > 0.0, 0.0, path_factor),
+        fresh_sd=xp.where(last, t.remaining_sd, sd_between),
+        start_factor=xp.where(last, t.A_end, table.A[next_levels]),
+        frozen_factor=xp.where(last, t.B_end, table.B[next_levels]),
         last=xp.where(last, 1.0, 0.0),
     )
 
@@ -218,27 +212,28 @@ def start(x: Any) -> State:
     return State(x, x, zero, zero, zero)
 
 
-class Reach(NamedTuple):
-    """The next point without the path of the noise, ``base``, with the frozen prediction and the correction."""
+class NoiselessPoint(NamedTuple):
+    """The next point ``y`` without the path of the noise, with the frozen prediction and the correction."""
 
     frozen: Any
     correction: Any
-    base: Any
+    y: Any
 
 
-def reach(row: Row, state: State, output: Any) -> Reach:
+def noiseless_next(row: Row, state: State, output: Any) -> NoiselessPoint:
     """Return the next point without the path of the noise, from the network's output at ``state.y``."""
-    prediction = row.state * state.y + row.output * output
+    prediction = row.state_factor * state.y + row.output_factor * output
     frozen = row.first * prediction + (1.0 - row.first) * state.frozen
     correction = (1.0 - row.first) * state.correction + row.weight * (prediction - frozen)
-    return Reach(frozen, correction, row.keep * state.x + row.push * frozen + row.last * correction)
+    y = row.start_factor * state.x + row.frozen_factor * frozen + row.last * correction
+    return NoiselessPoint(frozen, correction, y)
 
 
-def arrive(row: Row, state: State, reached: Reach, path: Any) -> State:
-    """Return the state at the end of a path of the noise."""
-    y = reached.base + path
+def with_path(row: Row, state: State, point: NoiselessPoint, path: Any) -> State:
+    """Return the next state, with a path of the noise."""
+    y = point.y + path
     x = row.last * y + (1.0 - row.last) * state.x
-    return State(x, y, reached.frozen, path, reached.correction)
+    return State(x, y, point.frozen, path, point.correction)
 
 
 def advance(row: Row, state: State, output: Any, noise: Any) -> State:
@@ -250,14 +245,16 @@ def advance(row: Row, state: State, output: Any, noise: Any) -> State:
               + \sum_\tau \frac{B_{K,\tau+1}}{q_\tau} \left(f(\hat X_{t-\tau}, t - \tau) - f(X_t, t)\right),
               \quad \hat X_{t-\tau} = A_\tau X_t + \sum_i B_{\tau,i} f(X_t, t) + S_\tau.
     """
-    return arrive(row, state, reach(row, state, output), row.carry * state.path + row.fresh * noise)
+    path = row.path_factor * state.path + row.fresh_sd * noise
+    return with_path(row, state, noiseless_next(row, state, output), path)
 
 
-def noise_between(row: Row, state: State, reached: Reach, y: Any) -> tuple[State, Any]:
+def noise_between(row: Row, state: State, point: NoiselessPoint, y: Any) -> tuple[State, Any]:
     """Return the state at a given ``y`` and the noise that leads there: the inverse of :func:`advance`.
 
-    If a call adds no noise, as the last of a chain may, ``row.fresh`` is 0, and so is the noise that is returned.
+    If a call adds no noise, as the last of a chain may, ``row.fresh_sd`` is 0, and so is the noise that is returned.
     """
-    path = y - reached.base
-    silent = row.fresh == 0.0
-    return arrive(row, state, reached, path), (path - row.carry * state.path) * (1.0 - silent) / (row.fresh + silent)
+    path = y - point.y
+    silent = row.fresh_sd == 0.0
+    noise = (path - row.path_factor * state.path) * (1.0 - silent) / (row.fresh_sd + silent)
+    return with_path(row, state, point, path), noise

@@ -20,12 +20,15 @@ from pmm_mcmc.diffusion.interpolation import Row, following, make_rows, make_tab
 from pmm_mcmc.diffusion.jax_scan import (
     Network,
     checked,
+    draw,
+    draw_and_keep,
     finite,
+    go_to,
     marked_cells,
     one_midpoint,
     rows_at,
     scan,
-    typed,
+    typed_key,
 )
 from pmm_mcmc.diffusion.schedule import DiffusionSchedule, flow_scale
 
@@ -83,7 +86,7 @@ def poisson_midpoint_sample(
     average under Option 1, each time with all samples.
     """
     network, x = checked(eps_fn, x_T, schedule, prediction, blocks.edges[0])
-    key_midpoints, key_noise = jax.random.split(typed(key))
+    key_midpoints, key_noise = jax.random.split(typed_key(key))
     table = make_table(schedule, blocks, prediction)
     if blocks.midpoint == "bernoulli":
         levels = marked_cells(key_midpoints, table)
@@ -91,7 +94,8 @@ def poisson_midpoint_sample(
     else:
         levels = one_midpoint(key_midpoints, table, blocks, x.shape[0])
         active = None
-    x, _ = scan(network, x, *rows_at(table, levels, x.dtype), key_noise, active)
+    keys = jax.random.split(key_noise, len(levels))
+    x, _ = scan(network, x, *rows_at(table, levels, x.dtype), draw, keys, active)
     return finite(x)
 
 
@@ -130,11 +134,12 @@ def poisson_midpoint_trajectory(
     """
     network, x = checked(eps_fn, x_T, schedule, prediction, blocks.edges[0])
     _has_densities(schedule, blocks)
-    key_midpoints, key_noise = jax.random.split(typed(key))
+    key_midpoints, key_noise = jax.random.split(typed_key(key))
     table = make_table(schedule, blocks, prediction)
     levels = one_midpoint(key_midpoints, table, blocks, x.shape[0])
     rows, timesteps = rows_at(table, levels, x.dtype)
-    _, (visited, noise) = scan(network, x, rows, timesteps, key_noise, keep=True)
+    keys = jax.random.split(key_noise, len(levels))
+    _, (visited, noise) = scan(network, x, rows, timesteps, draw_and_keep, keys)
     scales = _scales(schedule, prediction, levels, visited)
     states = jnp.concatenate([jnp.asarray(x_T)[None], visited * scales])
     finite(states)
@@ -170,7 +175,7 @@ def trajectory_log_prob(
     rows, timesteps = rows_at(make_table(schedule, blocks, prediction), trajectory.levels, x.dtype)
     visited = trajectory.states[1:]
     scales = _scales(schedule, prediction, trajectory.levels, visited)
-    _, (_, noise) = scan(network, x, rows, timesteps, None, visited=visited / scales, keep=True)
+    _, noise = scan(network, x, rows, timesteps, go_to, visited / scales)
     return _log_density(rows, noise, scales)
 
 
@@ -194,8 +199,8 @@ def _scales(schedule: DiffusionSchedule, prediction: str, levels: jax.Array, sta
 def _log_density(rows: Row, noise: jax.Array, scales: jax.Array) -> jax.Array:
     """Return the log density of the states, ``(calls, samples)``, from the standard normal noise that led to each."""
     d = noise[0, 0].size
-    deviation = rows.fresh * scales.reshape(rows.fresh.shape)
-    squares = jnp.sum(noise.reshape(*noise.shape[:2], -1) ** 2, axis=2, dtype=rows.fresh.dtype)
+    deviation = rows.fresh_sd * scales.reshape(rows.fresh_sd.shape)
+    squares = jnp.sum(noise.reshape(*noise.shape[:2], -1) ** 2, axis=2, dtype=rows.fresh_sd.dtype)
     log_scale = jnp.log(jnp.where(deviation > 0.0, deviation, 1.0)) + 0.5 * np.log(2.0 * np.pi)
     return jnp.where(deviation > 0.0, -0.5 * squares - d * log_scale, 0.0)
 
@@ -211,7 +216,8 @@ def ddpm_sample(
     levels = np.arange(schedule.N, 0, -1)
     table = make_table(schedule, Blocks((*levels, 0)), prediction)
     rows = Row(*(jnp.asarray(c, x.dtype) for c in make_rows(table, levels, following(levels))))
-    x, _ = scan(network, x, rows, jnp.asarray(table.timestep[levels]), typed(key))
+    keys = jax.random.split(typed_key(key), len(levels))
+    x, _ = scan(network, x, rows, jnp.asarray(table.timestep[levels]), draw, keys)
     return finite(x)
 
 

@@ -19,7 +19,7 @@ from pmm_mcmc.diffusion.interpolation import (
     following,
     make_rows,
     noise_between,
-    reach,
+    noiseless_next,
     start,
 )
 from pmm_mcmc.diffusion.schedule import PREDICTIONS, DiffusionSchedule, flow_scale
@@ -27,12 +27,15 @@ from pmm_mcmc.diffusion.schedule import PREDICTIONS, DiffusionSchedule, flow_sca
 __all__ = [
     "Network",
     "checked",
+    "draw",
+    "draw_and_keep",
     "finite",
+    "go_to",
     "marked_cells",
     "one_midpoint",
     "rows_at",
     "scan",
-    "typed",
+    "typed_key",
 ]
 
 Network = Callable[[jax.Array, jax.Array], jax.Array]
@@ -81,9 +84,11 @@ def one_midpoint(key: jax.Array, table: Table, blocks: Blocks, samples: int) -> 
     q = np.where(inside, np.asarray(table.probability)[np.maximum(starts[:, None] - cells, 0)], 0.0)
     # At the last cell that can be drawn the sum is exactly 1, whatever the rounding.
     later = np.cumsum((q > 0.0)[:, ::-1], axis=1)[:, ::-1] - (q > 0.0)
-    reached = np.where(later > 0, np.cumsum(q, axis=1), 1.0)
+    distribution = np.where(later > 0, np.cumsum(q, axis=1), 1.0)
     uniform = jax.random.uniform(key, (blocks.steps, samples))
-    indices = jax.vmap(lambda c, u: jnp.searchsorted(c, u, side="right"))(jnp.asarray(reached, uniform.dtype), uniform)
+    indices = jax.vmap(lambda c, u: jnp.searchsorted(c, u, side="right"))(
+        jnp.asarray(distribution, uniform.dtype), uniform
+    )
     calls = np.where(sizes > 1, 2, 1)
     block = np.repeat(np.arange(blocks.steps), calls)
     is_midpoint = np.diff(block, prepend=-1) == 0
@@ -98,43 +103,48 @@ def marked_cells(key: jax.Array, table: Table) -> jax.Array:
     return jnp.sort(jnp.where(called, level, 0), descending=True)[:-1]
 
 
-def scan(
-    network: Network,
-    x: jax.Array,
-    rows: Row,
-    timesteps: Any,
-    noise: Any,
-    active: Any = None,
-    visited: Any = None,
-    keep: bool = False,
-) -> tuple[jax.Array, Any]:
-    """Run the calls of ``rows``, each ``(calls,)`` or ``(calls, samples)``; ``noise`` is a key or the draws.
+# Returns the next state, and what is kept of the call, from its row, the state, the network's output and its input.
+Move = Callable[[Row, State, jax.Array, jax.Array], tuple[State, Any]]
 
-    With ``visited``, the calls lead to these states.  With ``keep`` the second output is the states after the calls
-    and the noise that led there.
+
+def draw(row: Row, state: State, output: jax.Array, key: jax.Array) -> tuple[State, None]:
+    """Draw the next state."""
+    return advance(row, state, output, jax.random.normal(key, state.y.shape, state.y.dtype)), None
+
+
+def draw_and_keep(row: Row, state: State, output: jax.Array, key: jax.Array) -> tuple[State, Any]:
+    """Draw the next state; keep its point and the noise that leads there."""
+    noise = jax.random.normal(key, state.y.shape, state.y.dtype)
+    state = advance(row, state, output, noise)
+    return state, (state.y, noise)
+
+
+def go_to(row: Row, state: State, output: jax.Array, y: jax.Array) -> tuple[State, jax.Array]:
+    """Go to a point ``y``; keep the noise that leads there."""
+    return noise_between(row, state, noiseless_next(row, state, output), y)
+
+
+def scan(
+    network: Network, x: jax.Array, rows: Row, timesteps: Any, move: Move, inputs: Any, active: Any = None
+) -> tuple[jax.Array, Any]:
+    """Run the calls of ``rows``, each ``(calls,)`` or ``(calls, samples)``; return the samples and what is kept.
+
+    After each call ``move`` is called with its entry of ``inputs``.  Calls that are not ``active`` are left out.
     """
-    has_draws = visited is not None or not jnp.issubdtype(getattr(noise, "dtype", None), jax.dtypes.prng_key)
     ones = (1,) * (x.ndim - 1)
 
-    def call(state: State, row: Row, timestep: jax.Array, z: jax.Array, y: Any) -> tuple[State, Any]:
+    def call(state: State, row: Row, timestep: jax.Array, input: Any) -> tuple[State, Any]:
         row = Row(*(jnp.reshape(c, (-1, *ones)).astype(x.dtype) for c in row))
-        output = network(state.y, jnp.broadcast_to(timestep, x.shape[:1]))
-        if visited is not None:
-            state, z = noise_between(row, state, reach(row, state, output), y)
-        else:
-            z = z if has_draws else jax.random.normal(z, x.shape, x.dtype)
-            state = advance(row, state, output, z)
-        return state, (state.y, z) if keep else None
+        return move(row, state, network(state.y, jnp.broadcast_to(timestep, x.shape[:1])), input)
 
-    def body(state: State, inputs: tuple) -> tuple[State, Any]:
-        *arguments, called = inputs
+    def call_if_active(state: State, arguments: tuple) -> tuple[State, Any]:
+        *arguments_of_call, called = arguments
         if active is None:
-            return call(state, *arguments)
-        return lax.cond(called, call, lambda state, *_: (state, None), state, *arguments)
+            return call(state, *arguments_of_call)
+        return lax.cond(called, call, lambda state, *_: (state, None), state, *arguments_of_call)
 
-    draws = noise if has_draws else jax.random.split(noise, len(timesteps))
-    state, outputs = lax.scan(body, start(x), (rows, timesteps, draws, visited, active))
-    return state.x, outputs
+    state, kept_values = lax.scan(call_if_active, start(x), (rows, timesteps, inputs, active))
+    return state.x, kept_values
 
 
 def rows_at(table: Table, levels: jax.Array, dtype: Any) -> tuple[Row, jax.Array]:
@@ -144,6 +154,6 @@ def rows_at(table: Table, levels: jax.Array, dtype: Any) -> tuple[Row, jax.Array
     return make_rows(tables, levels, following(levels, jnp), jnp), tables.timestep[levels]
 
 
-def typed(key: jax.Array) -> jax.Array:
+def typed_key(key: jax.Array) -> jax.Array:
     """Return a key as one of the new kind."""
     return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)

@@ -37,12 +37,12 @@ def _costs(schedule: DiffusionSchedule, law: Blocks, variances: np.ndarray) -> n
     N = schedule.N
     a, b, sigma = (c[:, None] for c in schedule.coefficients(law.frozen))
     factor = (a + b * gains(schedule, law.frozen, variances)) ** 2
-    chain = np.ones((N + 1, variances.size))
-    reach = np.ones((N + 1, variances.size))
+    variance = np.ones((N + 1, variances.size))  # of the chain's state at each level
+    to_samples = np.ones((N + 1, variances.size))  # factor of an error at a level in the samples
     for level in range(N, 0, -1):
-        chain[level - 1] = factor[level] * chain[level] + sigma[level] ** 2
+        variance[level - 1] = factor[level] * variance[level] + sigma[level] ** 2
     for level in range(1, N + 1):
-        reach[level] = factor[level] * reach[level - 1]
+        to_samples[level] = factor[level] * to_samples[level - 1]
     costs = np.full((N + 1, N + 1), np.inf)
     starts = np.arange(N, 0, -1)
     for K, moments in enumerate(block_moments(schedule, law, variances, starts, N), start=1):
@@ -50,8 +50,8 @@ def _costs(schedule: DiffusionSchedule, law: Blocks, variances: np.ndarray) -> n
             t = np.arange(N, K - 1, -1)
             with np.errstate(over="ignore", invalid="ignore"):
                 m, q, spread_m, spread_q = (values[: t.size] for values in moments)
-                error = np.abs(m * chain[t] + q - chain[t - K]) + spread_m * chain[t] + spread_q
-                cost = np.max(error * reach[t - K] / chain[0], axis=1)
+                error = np.abs(m * variance[t] + q - variance[t - K]) + spread_m * variance[t] + spread_q
+                cost = np.max(error * to_samples[t - K] / variance[0], axis=1)
             costs[t, t - K] = np.nan_to_num(cost, nan=np.inf)
     return costs
 

@@ -28,12 +28,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["PREDICTIONS", "VARIANTS", "Coefficients", "DiffusionSchedule", "Prediction", "flow_scale", "shifted"]
+__all__ = [
+    "PREDICTIONS", "VARIANTS", "Coefficients", "DiffusionSchedule", "Estimates", "flow_scale", "named_betas", "shifted",
+]  # fmt: skip
 
 PREDICTIONS = ("epsilon", "score", "x0", "v", "flow")
-# Variants 1a to 1d have the variance beta / (1 + i beta).
-_REDUCED = {"1": -1, "1a": -1, "1b": 0, "1c": 1, "1d": 2}
-VARIANTS = (*_REDUCED, "2", "3", "sde")
+# Variants of the exponential integrator, with the i of their variance beta / (1 + i beta).
+_EXPONENTIAL = {"1": -1, "1a": -1, "1b": 0, "1c": 1, "1d": 2}
+VARIANTS = (*_EXPONENTIAL, "2", "3", "sde")
 
 
 def flow_scale(sigma: Any) -> Any:
@@ -46,10 +48,22 @@ def shifted(u: Any, shift: float) -> Any:
     return shift * u / (1.0 + (shift - 1.0) * u)
 
 
-class Prediction(NamedTuple):
+def named_betas(name: str, N: int, start: float, end: float) -> np.ndarray:
+    r"""Return :math:`\beta_1, \dots, \beta_N` from ``start`` to ``end``; the cosine schedule has no use of these."""
+    if name == "linear":
+        return np.linspace(start, end, N)
+    if name == "scaled_linear":
+        return np.linspace(start**0.5, end**0.5, N) ** 2
+    if name == "sigmoid":
+        return (end - start) / (1.0 + np.exp(-np.linspace(-6.0, 6.0, N))) + start
+    share = np.cos((np.arange(N + 1) / N + 0.008) / 1.008 * np.pi / 2) ** 2
+    return np.minimum(1.0 - share[1:] / share[:-1], 0.999)
+
+
+class Estimates(NamedTuple):
     """Estimates of data and noise from state and prediction: ``x0 = x0_x x + x0_f f`` and ``eps = eps_x x + eps_f f``.
 
-    Each of shape ``(N + 1,)``, by level; entry 0 is not used.
+    Each coefficient of shape ``(N + 1,)``, by level; entry 0 is not used.
     """
 
     x0_x: np.ndarray
@@ -114,12 +128,12 @@ class DiffusionSchedule:
             )
         if variant not in VARIANTS:
             raise ValueError(f"variant={variant!r} is not known; use one of {', '.join(VARIANTS)}")
-        if not 0.0 <= eta < np.inf or (eta > 1.0 and variant != "sde") or (eta != 1.0 and variant in _REDUCED):
+        if not 0.0 <= eta < np.inf or (eta > 1.0 and variant != "sde") or (eta != 1.0 and variant in _EXPONENTIAL):
             raise ValueError(
                 f"eta={eta} with variant={variant!r}: use 0 <= eta <= 1, and variant 2 or 3 where it is not 1; beyond "
                 "1 variant 'sde'"
             )
-        if signal[-1] == 0.0 and variant in _REDUCED:
+        if signal[-1] == 0.0 and variant in _EXPONENTIAL:
             raise ValueError(f"variant={variant!r} divides by alphas_cumprod[-1] = 0; use variant 2 or 3, or 'sde'")
         labels = np.arange(signal.size - 1) if timesteps is None else np.asarray(timesteps)
         if labels.shape != (signal.size - 1,):
@@ -166,14 +180,12 @@ class DiffusionSchedule:
         """
         if N < 1:
             raise ValueError(f"N={N}: a chain needs at least one update")
-        if name == "linear":
-            return cls.from_betas(np.linspace(1e-4, 0.02, N), variant)
-        if name == "scaled_linear":
-            return cls.from_betas(np.linspace(0.00085**0.5, 0.012**0.5, N) ** 2, variant)
-        if name == "cosine":
-            share = np.cos((np.arange(N + 1) / N + 0.008) / 1.008 * np.pi / 2) ** 2
-            return cls.from_betas(np.minimum(1.0 - share[1:] / share[:-1], 0.999), variant)
-        raise ValueError(f"name={name!r} is not known; use linear, scaled_linear or cosine, or give from_betas yours")
+        if name not in ("linear", "scaled_linear", "cosine"):
+            raise ValueError(
+                f"name={name!r} is not known; use linear, scaled_linear or cosine, or give from_betas yours"
+            )
+        start, end = (1e-4, 0.02) if name == "linear" else (0.00085, 0.012)
+        return cls.from_betas(named_betas(name, N, start, end), variant)
 
     @classmethod
     def flow(cls, N: int = 1000, noise_level: float = 1.0, *, shift: float = 1.0) -> DiffusionSchedule:
@@ -238,8 +250,8 @@ class DiffusionSchedule:
         eta = self.eta if eta is None else eta
         return DiffusionSchedule(self.signal[levels], self.variant, eta=eta, timesteps=self.timesteps[levels - 1])
 
-    def prediction(self, kind: str | float) -> Prediction:
-        r"""Return the coefficients of the estimates of data and noise from the state and a kind of prediction.
+    def estimates(self, kind: str | float) -> Estimates:
+        r"""Return how data and noise are estimated from the state and a kind of prediction.
 
         Parameters
         ----------
@@ -258,24 +270,24 @@ class DiffusionSchedule:
         zero = np.zeros_like(signal)
         if kind == "flow":
             # The network is called at x = y / (r + s), at the noise level s / (r + s).
-            return Prediction(1 / (r + s), -s / (r + s), 1 / (r + s), r / (r + s))
+            return Estimates(1 / (r + s), -s / (r + s), 1 / (r + s), r / (r + s))
         if kind in ("epsilon", "score"):
             if signal[-1] == 0.0:
                 raise ValueError(
                     f"{kind!r} says nothing of the data where alphas_cumprod[-1] = 0 (in a flow, where sigma = 1); use "
                     "'v' or 'x0'"
                 )
-            return Prediction(1 / r, -s / r, zero, one) if kind == "epsilon" else Prediction(1 / r, noise / r, zero, -s)
+            return Estimates(1 / r, -s / r, zero, one) if kind == "epsilon" else Estimates(1 / r, noise / r, zero, -s)
         s_safe = np.where(noise > 0.0, s, 1.0)
         if kind == "x0":
-            return Prediction(zero, one, 1 / s_safe, -r / s_safe)
+            return Estimates(zero, one, 1 / s_safe, -r / s_safe)
         scale = 1.0 if kind == "v" else kind
         if isinstance(scale, str) or not (np.isfinite(scale) and scale > 0.0):
             raise ValueError(
                 f"prediction {kind!r} is not known; use one of {', '.join(PREDICTIONS)} or a data variance > 0"
             )
         total = np.sqrt(signal * scale + noise)
-        return Prediction(r * scale / total**2, -s / total, s / total**2, r / total)
+        return Estimates(r * scale / total**2, -s / total, s / total**2, r / total)
 
     def coefficients(self, kind: str | float = "epsilon") -> Coefficients:
         r"""Return the coefficients :math:`a_n, b_n, \sigma_n` of the chain with a kind of prediction as :math:`f`.
@@ -283,7 +295,7 @@ class DiffusionSchedule:
         Parameters
         ----------
         kind
-            As of :meth:`prediction`.
+            As of :meth:`estimates`.
 
         Returns
         -------
@@ -292,14 +304,14 @@ class DiffusionSchedule:
             :math:`-2 (1 - \sqrt{\alpha_n}) / \sqrt{\alpha_n (1 - \bar\alpha_n)}` and
             :math:`2 (1 - \sqrt{\alpha_n}) / \sqrt{\alpha_n}` (erratum d).
         """
-        p = self.prediction(kind)
+        estimates = self.estimates(kind)
         previous_signal = self.signal[:-1]
         previous_noise = self.noise[:-1]
         noise = self.noise[1:]
         alpha = self.signal[1:] / previous_signal
         beta = 1.0 - alpha
-        if self.variant in _REDUCED:
-            variance = beta / (1.0 + _REDUCED[self.variant] * beta)
+        if self.variant in _EXPONENTIAL:
+            variance = beta / (1.0 + _EXPONENTIAL[self.variant] * beta)
             variance[0] = 0.0
             on_noise = (noise - 2.0 * (1.0 - np.sqrt(alpha))) / np.sqrt(alpha * noise)
         elif self.variant == "sde":
@@ -311,16 +323,16 @@ class DiffusionSchedule:
         else:
             variance = self.eta**2 * previous_noise * beta / (noise if self.variant == "2" else 1.0)
             on_noise = np.sqrt(np.maximum(previous_noise - variance, 0.0))
-        a = np.sqrt(previous_signal) * p.x0_x[1:] + on_noise * p.eps_x[1:]
-        b = np.sqrt(previous_signal) * p.x0_f[1:] + on_noise * p.eps_f[1:]
+        a = np.sqrt(previous_signal) * estimates.x0_x[1:] + on_noise * estimates.eps_x[1:]
+        b = np.sqrt(previous_signal) * estimates.x0_f[1:] + on_noise * estimates.eps_f[1:]
         return Coefficients(*(np.concatenate([[0.0], c]) for c in (a, b, np.sqrt(variance))))
 
     def conversion(self, kind: str | float, to: str | float) -> tuple[np.ndarray, np.ndarray]:
         """Return the coefficients of state and prediction, by level, that turn one kind of prediction into another."""
         if kind == to:
             return np.zeros(self.N + 1), np.ones(self.N + 1)
-        old = self.prediction(kind)
-        new = self.prediction(to)
+        old = self.estimates(kind)
+        new = self.estimates(to)
         # Both rows hold; the one with the larger share of the prediction divides by nothing small.
         by_noise = np.abs(new.eps_f) * np.sqrt(self.noise) >= np.abs(new.x0_f) * np.sqrt(self.signal)
         by_noise &= new.eps_f != 0.0

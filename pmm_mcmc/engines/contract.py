@@ -26,7 +26,6 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.langevin.methods import Kernel
 from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
 from pmm_mcmc.langevin.transitions import SUBSTEPS
@@ -39,6 +38,7 @@ __all__ = [
     "Chunk",
     "Engine",
     "Parameters",
+    "TunedParameters",
     "chains_of",
     "empty_state",
     "evaluated_at",
@@ -64,6 +64,16 @@ def chains_of(state: Any, evaluation: Any = None) -> Chains:
     d = state.shape[-1] // 4
     u, v, b, evaluated = (state[..., i * d : (i + 1) * d] for i in range(4))
     return Chains(u, v, b, evaluated, evaluation, state[..., 4 * d : 4 * d + 1], state[..., 4 * d + 1 :])
+
+
+class TunedParameters(NamedTuple):
+    """The parameters that an engine runs with: step size, K, friction, whitened coordinates, transitions per draw."""
+
+    step_size: float
+    K: int
+    friction: float
+    coordinates: Coordinates
+    steps_per_draw: int
 
 
 class Parameters(NamedTuple):
@@ -176,18 +186,10 @@ class Engine(Protocol):
     ) -> Chunk:
         """Advance chains by ``rows * thin`` transitions, in place, and return every ``thin``-th one as a draw.
 
-        Parameters
-        ----------
-        setting
-            Step size, friction, K and coordinates.
-        chains
-            Their keys and the number of the first transition are all that the random numbers depend on; the number
-            stays as it is.
-        rows, thin
-            Number of draws, and of transitions for each.
-        tolerance
-            Share of the kinetic energies that is added to the largest stable rise of the energy.  Early warm-up uses
-            it: for chains that move in from far out, errors of a step are small only relative to their energy.
+        Random numbers depend on the keys of the chains and the number of their first transition alone, which stays as
+        it is.  ``tolerance`` is the share of the kinetic energies that is added to the largest stable rise of the
+        energy.  Early warm-up uses it: for chains that move in from far out, errors of a step are small only relative
+        to their energy.
         """
 
 

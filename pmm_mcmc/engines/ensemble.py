@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import (
     Chunk,
     Engine,
+    TunedParameters,
     chains_of,
     empty_state,
     in_model_coordinates,

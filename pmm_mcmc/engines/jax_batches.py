@@ -21,16 +21,9 @@ def choose(condition: Any, new: Any, old: Any) -> Any:
 
 
 def renew_few(selected: Any, tree: Any, renew: Callable[[Any], Any]) -> Any:
-    """Return a tree of arrays ``(g, ...)`` in which the ``selected`` rows, which are few, are renewed.
+    """Return a tree of arrays ``(g, ...)`` in which the ``selected`` rows ``(g,)``, which are few, are renewed.
 
-    Parameters
-    ----------
-    selected : (g,) bool
-        Mask of the rows.
-    tree
-        Arrays ``(g, ...)``.
-    renew
-        Function of the numbers of some rows that returns their new values, a tree of the same form.
+    ``renew`` returns the new values of the rows with some numbers, as a tree of the same form.
     """
     g = len(selected)
     batch = -(-g // _SHARE)

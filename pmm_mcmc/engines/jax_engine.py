@@ -22,8 +22,7 @@ from jax.sharding import PartitionSpec as P
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
-from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Parameters, chains_of, evaluated_at, log_det_of
+from pmm_mcmc.engines.contract import Chunk, Parameters, TunedParameters, chains_of, evaluated_at, log_det_of
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.jax_random import Keyed, words_of
 from pmm_mcmc.engines.jax_transition import Counts, transition
@@ -45,20 +44,11 @@ _BYTES = 2**26
 
 
 class JaxEngine:
-    """Chains of one method over one log density, compiled by JAX.
+    """Chains of one method over one log density, a JAX function, compiled by JAX.
 
-    Parameters
-    ----------
-    kernel
-        The method.
-    density
-        The log density as a JAX function.
-    chains
-        Number of chains of the run, which determines the size of a group.
-    precision
-        "float64"; "mixed" (log density and gradient in single precision, everything else in double); or "float32".
-    devices
-        Devices to spread the groups over; by default those of JAX's default backend.
+    The number of ``chains`` of the run determines the size of a group.  ``precision`` is "float64", "float32" or
+    "mixed": log density and gradient in single precision, everything else in double.  Groups are spread over the
+    ``devices``, by default those of JAX's default backend.
     """
 
     periods: np.ndarray | None = None

@@ -6,6 +6,8 @@ steps, which are few, are refined in smaller batches.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -48,11 +50,11 @@ class _Step(NamedTuple):
     chains: Chains  # at its end
     n_grad: Any  # (g, 1): gradients spent
     good: Any  # whether it is stable
-    by_model: Any  # whether it is not because of the model
+    by_model: Any  # of a step that is not: whether the model is the cause
     noise: tuple[Any, Any]  # over the step, (g, d) for position and velocity
 
 
-def _flat(x: Any) -> Any:
+def _as_count(x: Any) -> Any:
     """Return a column ``(g, 1)`` as integers ``(g,)``."""
     return x.astype(jnp.int32)[:, 0]
 
@@ -60,24 +62,9 @@ def _flat(x: Any) -> Any:
 def transition(
     kernel: Kernel, parameters: Parameters, drift: Drift, chains: Chains, draws: Keyed
 ) -> tuple[Chains, Counts]:
-    """Make one transition of every chain of a group.
+    """Make one transition of every chain of a group, by the random ``draws`` of this transition.
 
-    Parameters
-    ----------
-    kernel
-        The method.
-    parameters
-        Step size, friction, K, and the limits of a stable step.
-    drift
-        Function of whitened positions that returns log densities, evaluations and drifts; NaN where not finite.
-    chains
-        The group.
-    draws
-        Random numbers of this transition.
-
-    Returns
-    -------
-    Chains, Counts
+    ``drift`` maps whitened positions to log densities, evaluations and drifts, NaN where not finite.
     """
     if kernel.adjusted:
         return _ghmc(parameters, drift, chains, draws)
@@ -85,8 +72,9 @@ def transition(
     has_velocity = kernel.dynamics != OVERDAMPED
     step = p.alpha * chains.factor
     limits = p.threshold, _limits.limit(p.steepest, 1.0 / chains.factor, has_velocity)
-    unrefined, _ = _take(kernel, p, drift, chains, draws, step, limits, None)
-    outcome = _refined(kernel, p, drift, chains, draws, step, unrefined)
+    take = partial(_take, kernel, p, drift)
+    unrefined, _ = take(chains, draws, step, limits, None)
+    outcome = _refined(take, p, has_velocity, chains, draws, step, unrefined)
     good = outcome.good
 
     # Failed chains restart at the evaluated point, with a fresh velocity and a shorter step.
@@ -103,10 +91,10 @@ def transition(
     moved = choose(good, outcome.chains, back)._replace(factor=factor)
     counts = Counts(
         good[:, 0].astype(v.dtype),
-        _flat(outcome.n_grad),
-        _flat(~good),
-        _flat(good & ~unrefined.good),
-        _flat(~good & outcome.by_model),
+        _as_count(outcome.n_grad),
+        _as_count(~good),
+        _as_count(good & ~unrefined.good),
+        _as_count(~good & outcome.by_model),
     )
     return moved, counts
 
@@ -155,37 +143,38 @@ def _take(
 
 
 def _refined(
-    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Keyed, step: Any, unrefined: _Step
-) -> _Step:
-    """Refine the steps that failed: take them in substeps along the same noise path."""
-    has_velocity = kernel.dynamics != OVERDAMPED
+    take: Callable[..., Any], p: Parameters, has_velocity: bool, chains: Chains, draws: Keyed, step: Any,
+    unrefined: _Step,
+) -> _Step:  # fmt: skip
+    """Take the steps that failed again, in substeps along the same path of the noise: in 4, and then in 16."""
 
-    def finer(carry: tuple[Any, _Step]) -> tuple[Any, _Step]:
-        """Take the steps that still fail in a number of substeps; the next time in more."""
+    def in_substeps(substeps: Any, n_grad: Any, rows: Any) -> _Step:
+        """Take the steps of some chains; after a substep that fails the others are left out."""
+        begin, noise_of_step, n_grad = jax.tree.map(lambda x: x[rows], (chains, unrefined.noise, n_grad))
+        length = step[rows] / substeps
+        limits = p.threshold_of_substep, _limits.limit(p.steepest, substeps / chains.factor[rows], has_velocity)
+
+        def take_substep(k: Any, carry: tuple[_Step, Any]) -> tuple[_Step, Any]:
+            previous, noise = carry
+            path_noise = PathNoise(noise[0], noise[1], length * (substeps - k), k == substeps - 1)
+            one, beyond = take(previous.chains, draws.substep(rows, substeps + k), length, limits, path_noise)
+            # Gradients after a failed substep are not counted.
+            return choose(previous.good, one._replace(n_grad=previous.n_grad + one.n_grad), previous), beyond
+
+        yes = jnp.ones((len(rows), 1), bool)
+        none_taken = _Step(begin, n_grad, yes, ~yes, noise_of_step)
+        return lax.fori_loop(0, substeps, take_substep, (none_taken, noise_of_step))[0]
+
+    def take_failed_again(carry: tuple[Any, _Step]) -> tuple[Any, _Step]:
         substeps, outcome = carry
-
-        def renew(rows: Any) -> _Step:
-            """Take the steps of the chains with some numbers in substeps."""
-            begin, noise_of_step, n_grad = jax.tree.map(lambda x: x[rows], (chains, unrefined.noise, outcome.n_grad))
-            length = step[rows] / substeps
-            limits = p.threshold_of_substep, _limits.limit(p.steepest, substeps / chains.factor[rows], has_velocity)
-
-            def once(k: Any, carry: tuple[_Step, Any]) -> tuple[_Step, Any]:
-                """Take substep ``k``, unless one before has failed."""
-                previous, noise = carry
-                of_substep = draws.substep(rows, substeps + k)
-                path_noise = PathNoise(noise[0], noise[1], length * (substeps - k), k == substeps - 1)
-                one, beyond = _take(kernel, p, drift, previous.chains, of_substep, length, limits, path_noise)
-                # Gradients after a failed substep are not counted.
-                return choose(previous.good, one._replace(n_grad=previous.n_grad + one.n_grad), previous), beyond
-
-            yes = jnp.ones((len(rows), 1), bool)
-            return lax.fori_loop(0, substeps, once, (_Step(begin, n_grad, yes, ~yes, noise_of_step), noise_of_step))[0]
-
+        renew = partial(in_substeps, substeps, outcome.n_grad)
         return substeps * SUBSTEPS, renew_few(~outcome.good[:, 0], outcome, renew)
 
-    bad = lambda carry: (carry[0] <= SUBSTEPS**MOST_REFINEMENTS) & ~jnp.all(carry[1].good)  # noqa: E731
-    return lax.while_loop(bad, finer, (SUBSTEPS, unrefined))[1]
+    def some_fail(carry: tuple[Any, _Step]) -> Any:
+        substeps, outcome = carry
+        return (substeps <= SUBSTEPS**MOST_REFINEMENTS) & ~jnp.all(outcome.good)
+
+    return lax.while_loop(some_fail, take_failed_again, (SUBSTEPS, unrefined))[1]
 
 
 def _ghmc(p: Parameters, drift: Drift, chains: Chains, draws: Keyed) -> tuple[Chains, Counts]:
@@ -194,9 +183,9 @@ def _ghmc(p: Parameters, drift: Drift, chains: Chains, draws: Keyed) -> tuple[Ch
     good = outcome.good
     counts = Counts(
         jnp.where(outcome.refined, 1.0, jnp.minimum(outcome.first, 1.0))[:, 0].astype(chains.u.dtype),
-        _flat(outcome.n_grad),
-        _flat(~good & (outcome.last < DIVERGENCE)),
-        _flat(outcome.refined),
-        _flat(jnp.zeros_like(good)),
+        _as_count(outcome.n_grad),
+        _as_count(~good & (outcome.last < DIVERGENCE)),
+        _as_count(outcome.refined),
+        _as_count(jnp.zeros_like(good)),
     )
     return choose(good, outcome.chains, begin._replace(v=-begin.v)), counts

@@ -22,12 +22,8 @@ __all__ = ["propose"]
 def _leapfrog(functions, dynamics, substeps, step, coordinates, begin, proposal, scratch):
     """Fill ``proposal`` with the end of ``substeps`` steps from ``begin``, half kicks around a rotation each.
 
-    Other arguments are those of :func:`~pmm_mcmc.engines.numba_step.attempt`.
-
-    Returns
-    -------
-    log_ratio, lp, n_grad
-        Of the acceptance, NaN where a value is not finite; the log density at the end; gradients spent.
+    Returns the log ratio of the acceptance, NaN where a value is not finite, the log density at the end, and the
+    gradients spent.  Other arguments are those of :func:`~pmm_mcmc.engines.numba_step.attempt`.
     """
     joint, joint_table, _, _ = functions
     rotation = flow(dynamics, step, 0.0)
@@ -65,20 +61,10 @@ def _as_ratio(log_ratio):
 def propose(functions, dynamics, step, persistent, coordinates, begin, proposal, back, scratch):
     """Fill ``proposal`` by generalised HMC from ``begin``, refined where its ratio is far below ``|s|``.
 
-    Parameters
-    ----------
-    persistent
-        The persistent number ``s`` of the Metropolis test.
-    back
-        Arrays as of ``proposal``, for the way back.
-    functions, dynamics, step, coordinates, begin, proposal, scratch
-        As for :func:`~pmm_mcmc.engines.numba_step.attempt`.
-
-    Returns
-    -------
-    good, first_ratio, ratio, lp, n_grad, substeps
-        Whether the proposal is accepted; ratios of densities of the first proposal and of the last, 0 where a value is
-        not finite; the log density at the last; gradients spent; steps of the last.
+    ``persistent`` is the number ``s`` of the Metropolis test; ``back`` are arrays as of ``proposal``, for the way back;
+    other arguments are those of :func:`~pmm_mcmc.engines.numba_step.attempt`.  Returns whether the proposal is
+    accepted, the ratios of densities of the first proposal and of the last, 0 where a value is not finite, the log
+    density at the last, the gradients spent, and the steps of the last.
     """
     u_new, v_new, new_b, _, turned = proposal
     substeps = 1

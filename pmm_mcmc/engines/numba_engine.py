@@ -10,8 +10,8 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Parameters, evaluated_at
+from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.contract import Chunk, Parameters, TunedParameters, evaluated_at
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_chain import evaluate, run
 from pmm_mcmc.engines.numba_step import Functions
@@ -26,20 +26,10 @@ _SLICES = 4
 class NumbaEngine:
     """Chains of one method over one log density, compiled by numba.
 
-    Parameters
-    ----------
-    kernel
-        The method.
-    d
-        Number of coordinates.
-    functions
-        C functions of :data:`~pmm_mcmc.model.native.SIGNATURE`.
-    threads
-        Number of chains that :meth:`advance` runs at the same time; draws do not depend on it.
-    structure
-        The non-centring that the functions apply, if any.
-    width
-        Length of an evaluation, where it is not that of :mod:`pmm_mcmc.engines.contract`.
+    ``functions`` are C functions of :data:`~pmm_mcmc.model.native.SIGNATURE`, in ``d`` coordinates, and ``structure``
+    is the non-centring that they apply, if any.  :meth:`advance` runs ``threads`` chains at the same time, on which
+    draws do not depend.  ``width`` is the length of an evaluation, where it is not that of
+    :mod:`pmm_mcmc.engines.contract`.
     """
 
     periods: np.ndarray | None = None

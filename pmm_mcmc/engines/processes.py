@@ -57,13 +57,7 @@ class Processes:
 
     @classmethod
     def of(cls, chains: int, group: int, index: int, count: int, exchange: Callable[[bytes], list[bytes]]) -> Processes:
-        """Share whole groups of chains among processes, as equally as possible.
-
-        Raises
-        ------
-        ValueError
-            If there are more processes than groups.
-        """
+        """Share whole groups of chains, of which there must be one for each process, as equally as possible."""
         groups = -(-chains // group)
         if groups < count:
             raise ValueError(
@@ -115,15 +109,7 @@ class Processes:
         return int(self.join(np.array([number]))[0][0])
 
     def check(self, store: Any, **arguments: Any) -> None:
-        """Check that all processes have the same arguments and, if there are several, a store to write to.
-
-        Raises
-        ------
-        ValueError
-            If there are several processes and no store.
-        ProcessesError
-            In all processes, if their arguments differ.
-        """
+        """Raise an error, in all processes, unless they have the same arguments and, if several, a store."""
         if store is None and self.count > 1:
             raise ValueError(
                 f"store=None, and {self.count} processes share the run: give store=, which all of them write to (and "
@@ -143,13 +129,7 @@ class Processes:
 
     @contextmanager
     def failing_together(self) -> Iterator[None]:
-        """End the run in all processes, at their next collective call, if this one fails.
-
-        Raises
-        ------
-        ProcessesError
-            In the processes that have not failed themselves.
-        """
+        """End the run in all processes, by ProcessesError at their next collective call, if this one fails."""
         try:
             yield
         except ProcessesError:

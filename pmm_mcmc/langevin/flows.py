@@ -172,12 +172,8 @@ def _build_harmonic(xp: Any, where: Callable[..., Any]) -> Callable[..., Flow]:
 def build_flows(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
     """Return the flows ``overdamped``, ``underdamped`` and ``harmonic``, each a function of ``(h, friction)``.
 
-    Parameters
-    ----------
-    xp
-        Array namespace with ``exp``, ``sqrt`` and the like: ``numpy`` or ``jax.numpy``.
-    where
-        ``where(condition, a, b)``: ``xp.where`` for arrays, :func:`select` for the scalars of a numba loop.
+    ``xp`` is ``numpy`` or ``jax.numpy``; ``where`` is ``xp.where`` for arrays, :func:`select` for the scalars of a
+    numba loop.
     """
 
     @register_jitable

@@ -45,33 +45,35 @@ def _maps_of_cells(kernel, alpha, friction, K, curvature):
     Under Option 2 there is a map for each marked cell, and its weight is the cell's probability.  Under Option 1, where
     cells are marked independently, there are the mean map and the correction by each cell with the variance of its
     mark.
-    The noise has two normals for each cell, or each half of one where midpoints lie in the centre.
     """
-    fine = K * (2 if kernel.offset else 1)
-    a, _, root = _matrices(_flow(kernel, alpha / fine, friction))
-    path = np.zeros((2, 2 + 2 * fine))
-    drift = np.zeros(2 + 2 * fine)
+    # All quantities are rows over the position, the velocity and two normals for each piece of the step: a cell, or
+    # half of one where midpoints lie in the centre.
+    pieces = K * (2 if kernel.offset else 1)
+    width = 2 + 2 * pieces
+    state = np.eye(2, width)
+    drift = np.zeros(width)
     drift[0] = -curvature
-    state = np.eye(2, 2 + 2 * fine)
+    transfer, _, root = _matrices(_flow(kernel, alpha / pieces, friction))
     cell = _flow(kernel, alpha / K, friction)
     shares = np.empty(K)
-    corrections = np.empty((K, 2, 2 + 2 * fine))
-    for j in range(fine):
-        if not kernel.offset or j % 2 == 1:
+    corrections = np.empty((K, 2, width))
+    path = np.zeros((2, width))  # of the noise, up to piece j
+    for j in range(pieces):
+        if not kernel.offset or j % 2 == 1:  # a midpoint may lie here
             i = j // 2 if kernel.offset else j
-            a_j, g_j, _ = _matrices(_flow(kernel, alpha * j / fine, friction))
-            position = a_j[0] @ state + g_j[0] * drift + path[0]
+            a, g, _ = _matrices(_flow(kernel, alpha * j / pieces, friction))
+            position = a[0] @ state + g[0] * drift + path[0]
             remaining = _flow(kernel, alpha * (K - 1 - i) / K, friction)
             inverse = inverse_probability(float(i), K, kernel.power)
             shares[i] = 1.0 / inverse
             corrections[i] = np.outer(cell_weight(remaining, cell, inverse), -curvature * position - drift)
-        path = a @ path
+        path = transfer @ path
         path[:, 2 + 2 * j : 4 + 2 * j] += root
     a, g, _ = _matrices(_flow(kernel, alpha, friction))
-    frozen = a @ state + np.outer(g, drift) + path
+    uncorrected = a @ state + np.outer(g, drift) + path
     if kernel.option == 2:
-        return [(share, frozen + correction) for share, correction in zip(shares, corrections, strict=True)]
-    mean = frozen + corrections.sum(axis=0) / K
+        return [(share, uncorrected + correction) for share, correction in zip(shares, corrections, strict=True)]
+    mean = uncorrected + corrections.sum(axis=0) / K
     return [(1.0, mean), *((1.0 / K - 1.0 / K**2, correction) for correction in corrections)]
 
 
@@ -149,20 +151,9 @@ def stationary_covariance(
 ) -> np.ndarray | None:
     """Return the stationary covariance on the Gaussian of precision ``curvature``; None if second moments diverge.
 
-    Parameters
-    ----------
-    kernel
-        The method.  Adjusted ones are refused: their stationary law is the target.
-    step_size, friction, K
-        Its tuned parameters, in the coordinates of the Gaussian.  ``K=None`` is the limit of Option 2 for large K.
-    curvature
-        Second derivative of the potential.
-
-    Returns
-    -------
-    covariance : (n, n)
-        For (position, velocity), with ``n = 2`` (overdamped: the second row is zero); for (position, velocity,
-        midpoint), with ``n = 3``, in the recycled scheme.
+    It is ``(2, 2)`` for position and velocity (overdamped: the second row is zero); in the recycled scheme ``(3, 3)``,
+    with the midpoint.  Step size, friction and ``K`` are in the coordinates of the Gaussian; ``K=None`` is the limit of
+    Option 2 for large K.  Adjusted methods are refused: their stationary law is the target.
     """
     if kernel.adjusted:
         raise ValueError(f"{Scheme(kernel.scheme).name} is adjusted: its stationary law is the target")

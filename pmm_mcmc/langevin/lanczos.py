@@ -15,24 +15,13 @@ _SPANNED = 1e-2
 def spectrum(
     product: Callable[[np.ndarray], np.ndarray], start: np.ndarray, steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    r"""Return eigenvalues and their weights in some directions.
+    r"""Return ``k`` eigenvalues and their weights, ``(n, k)``, in directions ``start`` ``(n, d)`` of unit length.
 
     With them :math:`v^T f(A) v = \sum_k w_k f(\lambda_k)`, exact for polynomials ``f`` of degree ``2 steps - 1``.  For
     directions of random signs over :math:`\sqrt{d}` the mean of ``d`` times this is the trace of :math:`f(A)`.
 
-    Parameters
-    ----------
-    product
-        Function that returns the products of matrices with vectors ``(n, d)``: of one matrix, or of one for each row.
-    start : (n, d)
-        Directions, of unit length.
-    steps
-        Largest number of products; there are fewer if the basis spans them.
-
-    Returns
-    -------
-    values, weights : (n, k)
-        NaN where a product is not finite.
+    ``product`` returns products with vectors ``(n, d)``, of one matrix or of one for each row; there are ``steps`` of
+    them, fewer if the basis spans them.  Values are NaN where a product is not finite.
     """
     n, d = start.shape
     steps = min(steps, d)

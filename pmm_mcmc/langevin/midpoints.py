@@ -41,14 +41,9 @@ IMPORTANCE_POWER = 0.25
 
 
 def build_cells(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
-    """Return the laws of the marked cells over an array library, as in :func:`pmm_mcmc.langevin.flows.build_flows`.
+    """Return the laws of the marked cells, which are whole numbers kept as floats.
 
-    Cells are whole numbers kept as floats.
-
-    Parameters
-    ----------
-    xp, where
-        Array namespace and its ``where``.
+    Arguments are those of :func:`pmm_mcmc.langevin.flows.build_flows`.
     """
 
     @register_jitable

@@ -93,12 +93,7 @@ def build_gain(where: Callable[..., Any]) -> Callable[..., Any]:
 
     It is :math:`\Gamma_{gap}^2 A_{remaining}^T (\Gamma_{both}^2)^{-1}`: the share of a deviation at the end of a path
     that the noise over a ``gap`` takes up.  ``remaining`` is the flow over the path after the gap, ``both`` that over
-    the two.
-
-    Parameters
-    ----------
-    where
-        As in :func:`pmm_mcmc.langevin.flows.build_flows`.
+    the two.  ``where`` is that of :func:`pmm_mcmc.langevin.flows.build_flows`.
     """
 
     @register_jitable
@@ -266,12 +261,8 @@ def build_limits(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
 
     ``limit(steepest, times, has_velocity)`` is the largest curvature for a step that is ``times`` times shorter than
     one with the limit ``steepest``.  ``accepted(factor)``, ``rejected(factor)`` and, on the way down in warm-up,
-    ``refined(factor)`` update the factor that shortens the steps of a chain.
-
-    Parameters
-    ----------
-    xp, where
-        Array namespace and its ``where``, as in :func:`pmm_mcmc.langevin.flows.build_flows`.
+    ``refined(factor)`` update the factor that shortens the steps of a chain.  Arguments are those of
+    :func:`pmm_mcmc.langevin.flows.build_flows`.
     """
 
     @register_jitable

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import Chunk
+from pmm_mcmc.engines.contract import Chunk, TunedParameters
 from pmm_mcmc.steps.statistics import columns_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from pmm_mcmc.diagnostics.verdict import last_message
-from pmm_mcmc.engines.arguments import TunedParameters
+from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.engines.processes import is_primary_process
 from pmm_mcmc.run.heartbeat import Heartbeat
 from pmm_mcmc.run.progress import RunProgress

@@ -60,7 +60,7 @@ def _searches(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[st
     if not double:
         return {"jump": size}
     coordinates = run.tuned.coordinates
-    some = _some_of(stats["unconstrained"], necks.DRAWS) if engine.d <= necks.MOST else some
+    some = _some_of(stats["unconstrained"], necks.MOST_DRAWS) if engine.d <= necks.MOST_COORDINATES else some
     z, _ = engine.structure.to_z(some, coordinates.density_parameters)
 
     def density_of_z(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -9,12 +9,14 @@ import xarray as xr
 
 from pmm_mcmc import steps
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
+from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.run.chunks import Groups
 from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.storage.checkpoint import decode
 from pmm_mcmc.run.until import DRAWS
+from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.equilibration import Equilibration
 from pmm_mcmc.warmup.friction import FrictionTrial

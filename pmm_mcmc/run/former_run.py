@@ -10,8 +10,8 @@ import numpy as np
 import xarray as xr
 
 from pmm_mcmc.diagnostics.parameters import evenly_spaced
-from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import chains_of, empty_state, in_model_coordinates, log_det_of
+from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.contract import TunedParameters, chains_of, empty_state, in_model_coordinates, log_det_of
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.run.fingerprint import coordinate_labels
@@ -21,6 +21,7 @@ from pmm_mcmc.run.storage import StoreError, open_store
 from pmm_mcmc.run.storage.checkpoint import decode
 from pmm_mcmc.run.storage.reading import SOURCE
 from pmm_mcmc.run.storage.recovery import stored_identity, stored_run_state
+from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.equilibration import Equilibration
 from pmm_mcmc.warmup.warm_start import DROPPED, WarmStart, number_of_candidates, resampled
 from pmm_mcmc.warmup.warming import Warming

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.engines.arguments import Block, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Engine
+from pmm_mcmc.engines.contract import Chunk, Engine, TunedParameters
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import GHMC
 from pmm_mcmc.run.chunks import Gathered, groups_of
 from pmm_mcmc.run.driver import Advance, Driver, Stopped
 from pmm_mcmc.run.until import Until
+from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, Equilibration, adjusted_setting, report_of
 from pmm_mcmc.warmup.warm_start import DROPPED, FITS, WarmStart, warmup_from
 from pmm_mcmc.warmup.warming import Warming, training_chains

@@ -194,7 +194,7 @@ class Request:
     def words(self) -> str:
         """The methods of the draws and of the warm-up."""
         if not self.adjusted or self.arguments.kernel.adjusted:
-            return self.arguments.words
+            return self.arguments.label
         if self.adapts and self.reference is None:
             return f"GHMC after a warm-up by {self.arguments.method}"
         return "GHMC"

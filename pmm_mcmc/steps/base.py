@@ -10,6 +10,7 @@ import difflib
 import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,7 +28,7 @@ from pmm_mcmc.model.initial_points import prior_draws
 from pmm_mcmc.model.log_density import bad_start_message, choose_vars, flat_layout, log_density, periods_of
 from pmm_mcmc.model.model_density import ModelDensity
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
-from pmm_mcmc.steps.statistics import GRADIENTS, STATISTICS, Stats, progress_columns, rows_of, shown
+from pmm_mcmc.steps.statistics import GRADIENTS, STATISTICS, Stats, progress_columns, progress_values, rows_of
 from pmm_mcmc.warmup.step_size import fixed_setting
 
 __all__ = ["LangevinState", "LangevinStep", "unknown_argument"]
@@ -73,7 +74,7 @@ class LangevinStep(ArrayStepShared):
                 f"blocked={blocked!r}: a Langevin sampler moves all its variables together; leave blocked out, "
                 "or build one step for each choice of vars="
             )
-        self._hold(arguments, keep_gradients, rng)
+        self._set_arguments(arguments, keep_gradients, rng)
         model = _model_of_context() if model is None else model
         self.free = model is None
         if model is not None:
@@ -85,10 +86,10 @@ class LangevinStep(ArrayStepShared):
     def of_arguments(cls, arguments: MethodArguments, keep_gradients: bool) -> LangevinStep:
         """Return a step with arguments that are already checked, as if created outside any model."""
         step = cls.__new__(cls)
-        step._hold(arguments, keep_gradients, None)
+        step._set_arguments(arguments, keep_gradients, None)
         return step
 
-    def _hold(self, arguments: MethodArguments, keep_gradients: bool, rng: Any) -> None:
+    def _set_arguments(self, arguments: MethodArguments, keep_gradients: bool, rng: Any) -> None:
         self.arguments = arguments
         self.keep_gradients = keep_gradients
         self._seed = rng
@@ -96,7 +97,7 @@ class LangevinStep(ArrayStepShared):
         self._value_vars: list[Any] = []
         self.free = True
         self.chain: Chain | None = None
-        self._forget()
+        self._forget_ahead()
 
     def _bind(self, model: pm.Model, vars: Any) -> None:
         """Bind the step to a model and some of its variables."""
@@ -105,11 +106,10 @@ class LangevinStep(ArrayStepShared):
         d = sum(size for _, _, size, _ in flat_layout(chosen, point))
         self.arguments.check_coordinates(d, f" of {', '.join(var.name for var in chosen)}")
         self._model = model
-        self._default = point
+        self._initial_point = point
         self._value_vars = list(model.value_vars)
-        self._graph: ModelDensity | None = None
-        self._compiled: NumbaEngine | None = None
         self._adapts = True
+        self._drop_compiled()
         super().__init__(chosen, {}, blocked=True, rng=self._seed)
         self.arguments = self.arguments.settled(others=bool(self._density.others))
         complete = {var.name for var in model.continuous_value_vars} <= {var.name for var in chosen}
@@ -122,7 +122,7 @@ class LangevinStep(ArrayStepShared):
         self.tune = True
         self.chain = None
         self.n_tune = self.n_draws = 0
-        self._forget()
+        self._forget_ahead()
 
     # -- compiled parts: built on demand, never pickled --------------------------------------------------------------
 
@@ -159,31 +159,31 @@ class LangevinStep(ArrayStepShared):
         _ = self.vars, self._engine
         return [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
 
-    @property
+    @cached_property
     def _density(self) -> ModelDensity:
-        if self._graph is None:
-            noncentring = self.arguments.noncentring
-            if not self._adapts and not noncentring:
-                noncentring = None  # which is learnt from draws of the warm-up
-            self._graph = log_density(self._vars, self._model, self._default, noncentring)
-        return self._graph
+        noncentring = self.arguments.noncentring
+        if not self._adapts and not noncentring:
+            noncentring = None  # which is learnt from draws of the warm-up
+        return log_density(self._vars, self._model, self._initial_point, noncentring)
 
-    @property
+    @cached_property
     def _engine(self) -> NumbaEngine:
-        if self._compiled is None:
-            self._compiled = NumbaEngine.of(self.arguments, self._density)
-            self._compiled.periods = periods_of(self._vars, self._model)
-        return self._compiled
+        engine = NumbaEngine.of(self.arguments, self._density)
+        engine.periods = periods_of(self._vars, self._model)
+        return engine
+
+    def _drop_compiled(self) -> None:
+        for name in ("_density", "_engine"):
+            self.__dict__.pop(name, None)
 
     def __getstate__(self) -> dict[str, Any]:
         self._rewind()
-        hidden = ("_graph", "_compiled", "_ahead", "_handed_out")
-        return {name: value for name, value in self.__dict__.items() if name not in hidden}
+        rebuilt = ("_density", "_engine", "_ahead", "_last_draw")
+        return {name: value for name, value in self.__dict__.items() if name not in rebuilt}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._graph = self._compiled = None
-        self._forget()
+        self._forget_ahead()
 
     # -- PyMC's hooks ------------------------------------------------------------------------------------------------
 
@@ -202,16 +202,15 @@ class LangevinStep(ArrayStepShared):
         self.n_draws = draws
         if self._adapts != (tune > 0):
             self._adapts = tune > 0
-            self._graph = None
-            self._compiled = None
+            self._drop_compiled()
         self.chain = None
-        self._forget()
+        self._forget_ahead()
 
     def stop_tuning(self) -> None:
         """End the warm-up; PyMC calls this before the first draw after it."""
         if self.chain is not None:
             self.chain.stop_tuning(self._engine)
-            self._forget()
+            self._forget_ahead()
         self.tune = False
 
     @property
@@ -223,47 +222,46 @@ class LangevinStep(ArrayStepShared):
     @sampling_state.setter
     def sampling_state(self, state: LangevinState) -> None:
         super(LangevinStep, type(self)).sampling_state.__set__(self, state)
-        self._forget()
+        self._forget_ahead()
 
     def _rewind(self) -> None:
         if self.chain is not None:
             self.chain.rewind()
-        self._forget()
+        self._forget_ahead()
 
-    def _forget(self) -> None:
-        # Draws computed ahead, with statistics and the bytes of their values.
+    def _forget_ahead(self) -> None:
+        """Forget the draws computed ahead, with their statistics and the bytes of their values."""
         self._ahead: Iterator[tuple[PointType, Stats, list[bytes]]] = iter(())
-        self._handed_out: list[bytes] | None = None
+        self._last_draw: list[bytes] | None = None
 
     # -- one draw ----------------------------------------------------------------------------------------------------
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Advance to the next draw."""
         moves_all = not self._density.others
-        if not (moves_all and self._unchanged(point)):
-            self._take(point, moves_all)
+        if not (moves_all and self._is_last_draw(point)):
+            self._go_on_from(point, moves_all)
         chain = self.chain
         assert chain is not None
-        drawn = next(self._ahead, None)
-        if drawn is None:
+        draw = next(self._ahead, None)
+        if draw is None:
             chunk, tuned, thin = chain.look_ahead(self._engine, moves_all)
             points = self._as_points(chunk.model_position)
             contents = [[value.tobytes() for value in new.values()] for new in points]
             rows = rows_of(chunk, tuned, thin, chain, self.stats_dtypes_shapes, self._engine.structure)
             self._ahead = zip(points, rows, contents, strict=True)
-            drawn = next(self._ahead)
-        new, stats, self._handed_out = drawn
+            draw = next(self._ahead)
+        new, stats, self._last_draw = draw
         chain.row += 1
         chain.iteration += 1
         return (new if moves_all else {**point, **new}), [stats]
 
-    def _unchanged(self, point: PointType) -> bool:
-        """Return whether a point has the bits of the last one handed out: a cheap test before every draw."""
-        handed_out = self._handed_out
-        if handed_out is None:
+    def _is_last_draw(self, point: PointType) -> bool:
+        """Return whether a point has the bits of the last draw handed out: a cheap test before every draw."""
+        if self._last_draw is None:
             return False
         try:
-            return [point[name].tobytes() for name in self.var_names] == handed_out
+            return [point[name].tobytes() for name in self.var_names] == self._last_draw
         except AttributeError:  # plain numbers
             return False
 
@@ -271,7 +269,7 @@ class LangevinStep(ArrayStepShared):
         """Not used: :meth:`step` works on points."""
         raise NotImplementedError
 
-    def _take(self, point: PointType, moves_all: bool) -> None:
+    def _go_on_from(self, point: PointType, moves_all: bool) -> None:
         """Move the chain to ``point`` if it is elsewhere, and take over the values of the other variables."""
         for name, shared in self._density.others.items():
             shared.set_value(point[name], borrow=True)
@@ -282,7 +280,7 @@ class LangevinStep(ArrayStepShared):
                     self.arguments,
                     self._engine,
                     q,
-                    jitter=np.array_equal(q, self._flat(self._default)),
+                    jitter=np.array_equal(q, self._flat(self._initial_point)),
                     moves_all=moves_all,
                     lengths=(self.n_tune, self.n_draws),
                     rng=self.rng,
@@ -290,10 +288,11 @@ class LangevinStep(ArrayStepShared):
                 if moves_all and self.n_tune:
                     self.chain.warming.prior = prior_draws(self._model, self._vars, self.chain.key)
                 return
-            moved = not np.array_equal(q, self._as_stored(self.chain.latest))
+            last = self._flat(self._as_points(self.chain.latest[None, :])[0])  # rounded to the dtypes of the variables
+            moved = not np.array_equal(q, last)
             if moved or not moves_all:
                 self.chain.relocate(self._engine, q if moved else None)
-                self._forget()
+                self._forget_ahead()
         except NotFiniteError:
             raise SamplingError(bad_start_message(self._model, point)) from None
 
@@ -305,10 +304,6 @@ class LangevinStep(ArrayStepShared):
                     "new one after pm.set_data"
                 )
         return np.concatenate([np.ravel(point[name]) for name in self.var_names]).astype(float)
-
-    def _as_stored(self, position: np.ndarray) -> np.ndarray:
-        """Return a position rounded to the dtypes of the variables."""
-        return self._flat(self._as_points(position[None, :])[0])
 
     def _as_points(self, position: np.ndarray) -> list[PointType]:
         columns = []
@@ -327,7 +322,7 @@ class LangevinStep(ArrayStepShared):
 
     @staticmethod
     def _make_progressbar_update_functions() -> tuple[Any]:
-        return (shown,)
+        return (progress_values,)
 
 
 def unknown_argument(name: str, value: Any, called: str, names: list[str], others: Iterable[str] = ()) -> TypeError:

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, chains_of, empty_state
+from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.contract import Chunk, TunedParameters, chains_of, empty_state
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.langevin.methods import Scheme
 from pmm_mcmc.model.initial_points import box_widths
+from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import fixed_setting
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
@@ -31,6 +32,36 @@ _PROBE_WIDTH = 0.1
 
 class NotFiniteError(Exception):
     """The log density or its gradient is not finite at the position of the chain."""
+
+
+class _Surroundings:
+    """Points around a position at which log density and gradient are finite; counts the evaluations."""
+
+    def __init__(self, engine: NumbaEngine, position: np.ndarray, rng: np.random.Generator):
+        self.density_parameters = engine.structure.initial_noncentring()
+        self.evaluations = 0
+        self._engine = engine
+        self._position = position
+        self._rng = rng
+
+    def to_z(self, x: np.ndarray) -> np.ndarray:
+        """Return the non-centred coordinates of positions."""
+        return self._engine.structure.to_z(x, self.density_parameters)[0]
+
+    def point(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return a position with its gradient; None if that is not finite."""
+        self.evaluations += 1
+        gradient = self._engine.gradient_at(self.to_z(x), self.density_parameters)
+        return None if np.isnan(gradient).any() else (x, gradient)
+
+    def draw(self, width: float) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return a uniform point within a width, or a smaller one where none is finite; None if there is none."""
+        for box in box_widths(lambda: self.point(self._position) is not None):
+            offset = box * width * self._rng.uniform(-1.0, 1.0, size=len(self._position))
+            point = self.point(self._position + offset)
+            if point is not None:
+                return point
+        return None
 
 
 @dataclass
@@ -62,9 +93,9 @@ class Chain:
     n_grad: int = 0
     unstable: int = 0
     row: int = 0
-    _chunk: Chunk | None = None
-    _ahead: int = 1
-    _parts: list[Block] = field(default_factory=list)
+    _chunk: Chunk | None = None  # draws computed ahead, of which ``row`` are handed out
+    _rows_ahead: int = 1  # draws of the next chunk, at most
+    _blocks: list[Block] = field(default_factory=list)  # draws of the current block of warm-up
 
     @classmethod
     def start(
@@ -73,74 +104,51 @@ class Chain:
     ) -> Chain:  # fmt: skip
         """Start at a position or, with ``jitter``, uniformly within one unit of it, as PyMC does for NUTS.
 
-        ``lengths`` are the numbers of draws in warm-up and after it.
-
-        Raises
-        ------
-        NotFiniteError
-            If the log density or its gradient is not finite there.
+        ``lengths`` are the numbers of draws in warm-up and after it.  Raises NotFiniteError if the log density or its
+        gradient is not finite there.
         """
         n_tune, n_draws = lengths
         d = len(position)
         key = rng.integers(0, 2**64, size=2, dtype=np.uint64)
-        evaluations = 0
-        structure = engine.structure
-        density_parameters = structure.initial_noncentring()
-
-        def to_z(x: np.ndarray) -> np.ndarray:
-            return structure.to_z(x, density_parameters)[0]
-
-        def gradient_at(x: np.ndarray) -> np.ndarray | None:
-            nonlocal evaluations
-            evaluations += 1
-            gradient = engine.gradient_at(to_z(x), density_parameters)
-            return None if np.isnan(gradient).any() else gradient
-
-        def jittered(width: float) -> tuple[np.ndarray, np.ndarray] | None:
-            for box in box_widths(lambda: gradient_at(position) is not None):
-                start = position + box * width * rng.uniform(-1.0, 1.0, size=d)
-                gradient = gradient_at(start)
-                if gradient is not None:
-                    return start, gradient
-            return None
-
-        pair = jittered(1.0) if jitter else None
-        if pair is None:
-            at_position = gradient_at(position)
-            if at_position is None:
-                raise NotFiniteError
-            pair = position, at_position
-        start, _ = pair
+        around = _Surroundings(engine, position, rng)
+        first_point = around.draw(1.0) if jitter else None
+        if first_point is None:
+            first_point = around.point(position)
+        if first_point is None:
+            raise NotFiniteError
+        start, _ = first_point
         warmup = None
-        others = []
+        companion_points = []
         if n_tune == 0:
-            tuned = fixed_setting(arguments, to_z(start), density_parameters)
+            tuned = fixed_setting(arguments, around.to_z(start), around.density_parameters)
         else:
-            n_others = (FEWEST - 1) * moves_all
-            others = [pair for pair in (jittered(1.0 if jitter else _PROBE_WIDTH) for _ in range(n_others)) if pair]
-            pairs = [pair]
-            for probe in start + _PROBE_WIDTH * rng.uniform(-1.0, 1.0, size=(_PROBES, d)):
-                slope = gradient_at(probe)
-                if slope is not None:
-                    pairs.append((probe, slope))
-            positions, slopes = (np.array(column) for column in zip(*pairs, *others, strict=True))
-            least = max(THRESHOLDS.least_adapted, int(THRESHOLDS.least_adapted_share * n_tune))
+            n_companions = (FEWEST - 1) * moves_all
+            drawn = [around.draw(1.0 if jitter else _PROBE_WIDTH) for _ in range(n_companions)]
+            companion_points = [point for point in drawn if point]
+            probes = [around.point(x) for x in start + _PROBE_WIDTH * rng.uniform(-1.0, 1.0, size=(_PROBES, d))]
+            points = [first_point, *(point for point in probes if point), *companion_points]
+            positions, slopes = (np.array(column) for column in zip(*points, strict=True))
             warmup = Warmup.start(
-                arguments, n_tune, to_z(positions), slopes, density_parameters=density_parameters, least=least
+                arguments,
+                n_tune,
+                around.to_z(positions),
+                slopes,
+                density_parameters=around.density_parameters,
+                least=max(THRESHOLDS.least_adapted, int(THRESHOLDS.least_adapted_share * n_tune)),
             )
             tuned = warmup.tuned
-        other_starts = to_z(np.array([x for x, _ in others]).reshape(len(others), d))
-        companions = Ensemble.start(engine, tuned.coordinates, other_starts, rng)
+        companion_starts = around.to_z(np.array([x for x, _ in companion_points]).reshape(-1, d))
+        companions = Ensemble.start(engine, tuned.coordinates, companion_starts, rng)
         velocity = rng.standard_normal(d) * (arguments.dynamics == "underdamped")
-        state = empty_state(tuned.coordinates.whiten(to_z(start)), velocity)[None]
-        gradient = engine.evaluate(tuned.coordinates, state)
+        state = empty_state(tuned.coordinates.whiten(around.to_z(start)), velocity)[None]
+        evaluation = engine.evaluate(tuned.coordinates, state)
         ensemble = Ensemble(
             np.concatenate([state, companions.state]),
-            np.concatenate([gradient, companions.evaluation]),
+            np.concatenate([evaluation, companions.evaluation]),
             np.concatenate([key[None], companions.keys]),
         )
         n_grad = np.ones(len(ensemble.keys), int)
-        n_grad[0] += evaluations
+        n_grad[0] += around.evaluations
         return cls(arguments, n_tune, n_draws, Warming(ensemble, tuned, warmup, n_grad), start)
 
     @property
@@ -169,7 +177,7 @@ class Chain:
         return self._chunk.model_position[self.row - 1] if self._chunk is not None and self.row else self.position
 
     @property
-    def pending(self) -> int:
+    def _unreported_gradients(self) -> int:
         """Number of gradients spent that no draw has reported yet."""
         return int(self.warming.n_grad.sum()) - self.n_grad
 
@@ -179,14 +187,14 @@ class Chain:
             return
         if self.row:
             if self.warmup is not None:
-                self._parts.append(_as_block(self._chunk, slice(self.row)))
+                self._blocks.append(_as_block(self._chunk, slice(self.row)))
             row = self.row - 1
             self.warming.ensemble.state[0] = self._chunk.state[row]
             self.warming.ensemble.evaluation[0] = self._chunk.evaluation[row]
             self.position = self._chunk.model_position[row].copy()
             self.transition += self.row * self.thin
             spent_by_draws = int(self._chunk.n_grad[: self.row].sum())
-            self.warming.n_grad[0] += spent_by_draws - self.pending
+            self.warming.n_grad[0] += spent_by_draws - self._unreported_gradients
             self.n_grad += spent_by_draws
             self.unstable += int(self._chunk.unstable[: self.row].sum())
         self._chunk = None
@@ -201,23 +209,20 @@ class Chain:
         self.rewind()
         if self.warmup is not None and self._collected < self.warmup.length - self.warmup.done:
             self._close_block(engine, stop=True)
-        self._retune(engine)
+        self._close_full_block(engine)
         while self.warmup is not None:
             rows = self.warmup.boundary - self.warmup.done
             ensemble = self.warming.ensemble
-            chunk = self._run(engine, ensemble.state[0], ensemble.evaluation[0], rows, 1)
+            chunk = self._advance(engine, ensemble.state[0], ensemble.evaluation[0], rows, 1)
             self.transition += rows
             self.warming.n_grad[0] += chunk.n_grad.sum()
-            self._parts.append(_as_block(chunk, slice(None)))
+            self._blocks.append(_as_block(chunk, slice(None)))
             self._close_block(engine)
 
     def relocate(self, engine: NumbaEngine, position: np.ndarray | None) -> None:
         """Evaluate again, at another position or because the other variables of the model have changed.
 
-        Raises
-        ------
-        NotFiniteError
-            If the log density or its gradient is not finite there.
+        Raises NotFiniteError if the log density or its gradient is not finite there.
         """
         self.rewind()
         ensemble = self.warming.ensemble
@@ -240,39 +245,36 @@ class Chain:
         There is one draw at a time if other step methods move variables, too (not ``moves_all``).
         """
         self.rewind()
-        self._retune(engine)
+        self._close_full_block(engine)
         left = self.n_tune + self.n_draws - self.iteration
-        rows = min(self._ahead, left) if moves_all and left > 0 else 1
+        rows = min(self._rows_ahead, left) if moves_all and left > 0 else 1
         if self.warmup is not None:
             rows = min(rows, self.warmup.boundary - self.warmup.done - self._collected)
         thin = self.thin
         ensemble = self.warming.ensemble
         state = ensemble.state[0].copy()
         began = time.perf_counter()
-        chunk = self._run(engine, state, ensemble.evaluation[0].copy(), rows, thin)
+        chunk = self._advance(engine, state, ensemble.evaluation[0].copy(), rows, thin)
         if not moves_all and engine.kernel.scheme == Scheme.RECYCLED:
-            self._end_point(engine, state, chunk)
+            self._draw_at_end_point(engine, state, chunk)
         seconds = max((time.perf_counter() - began) / rows, 1e-9)
-        self._ahead = int(np.clip(SECONDS_AHEAD / seconds, 1, min(MOST_DRAWS_AHEAD, 4 * self._ahead)))
-        chunk.n_grad[0] += self.pending
+        self._rows_ahead = int(np.clip(SECONDS_AHEAD / seconds, 1, min(MOST_DRAWS_AHEAD, 4 * self._rows_ahead)))
+        chunk.n_grad[0] += self._unreported_gradients
         self._chunk = chunk
         return chunk, self.tuned, thin
 
-    def _run(self, engine: NumbaEngine, state: np.ndarray, gradient: np.ndarray, rows: int, thin: int) -> Chunk:
+    def _advance(self, engine: NumbaEngine, state: np.ndarray, gradient: np.ndarray, rows: int, thin: int) -> Chunk:
         chain = Ensemble(state, gradient, self.key, self.transition)
-        return engine.run(self.tuned, chain, rows, thin=thin, tolerance=self._tolerance)
-
-    @property
-    def _tolerance(self) -> float:
-        return 0.0 if self.warmup is None else self.warmup.tolerance
+        tolerance = 0.0 if self.warmup is None else self.warmup.tolerance
+        return engine.run(self.tuned, chain, rows, thin=thin, tolerance=tolerance)
 
     @property
     def _collected(self) -> int:
         """Number of draws collected for the current block of warm-up."""
-        return sum(block.lp.shape[1] for block in self._parts)
+        return sum(block.lp.shape[1] for block in self._blocks)
 
-    def _end_point(self, engine: NumbaEngine, state: np.ndarray, chunk: Chunk) -> None:
-        # Other step methods go on from this draw, which must be the chain's position and not the last midpoint.
+    def _draw_at_end_point(self, engine: NumbaEngine, state: np.ndarray, chunk: Chunk) -> None:
+        """Move the chunk's one draw from the last midpoint to the chain's position, where other step methods go on."""
         coordinates = self.tuned.coordinates
         gradient = engine.evaluate(coordinates, state)
         chunk.n_grad[0] += 1
@@ -289,7 +291,7 @@ class Chain:
         chunk.lp[0] = chain.lp[0]
         chunk.position[0] = coordinates.place(chain.u)
 
-    def _retune(self, engine: NumbaEngine) -> None:
+    def _close_full_block(self, engine: NumbaEngine) -> None:
         """Close the block of warm-up if it is complete."""
         if self.warmup is not None and self.warmup.done + self._collected >= self.warmup.boundary:
             self._close_block(engine)
@@ -300,14 +302,14 @@ class Chain:
         warmup = warming.warmup
         assert warmup is not None
         old = self.tuned.coordinates
-        if not self._parts:  # stopped before the block had any draws
+        if not self._blocks:  # stopped before the block had any draws
             warming.tuned = warmup.finish()
         else:
-            block = Block(*(np.concatenate(arrays, axis=1) for arrays in zip(*self._parts, strict=True)))
-            self._parts = []
+            block = Block(*(np.concatenate(arrays, axis=1) for arrays in zip(*self._blocks, strict=True)))
+            self._blocks = []
             if len(warming.n_grad) > 1:
                 companions = warming.ensemble.subset(slice(1, None))
-                chunk = companions.advance(engine, self.tuned, block.lp.shape[1], tolerance=self._tolerance)
+                chunk = companions.advance(engine, self.tuned, block.lp.shape[1], tolerance=warmup.tolerance)
                 warming.n_grad[1:] += chunk.n_grad.sum(axis=1)
                 block = Block(*(np.concatenate(arrays) for arrays in zip(block, Block.of(chunk), strict=True)))
             warming.ensemble.transition = self.transition

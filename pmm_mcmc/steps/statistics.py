@@ -9,14 +9,20 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import Chunk
+from pmm_mcmc.engines.contract import Chunk, TunedParameters
 from pmm_mcmc.steps.chain import Chain
 from pmm_mcmc.warmup.other_modes import OTHER_MODES, OtherModes
 
 __all__ = [
-    "ADJUSTED_STATISTICS", "GRADIENTS", "STATISTICS", "WITHOUT_FRICTION", "Stats", "columns_of", "progress_columns",
-    "rows_of", "shown",
+    "ADJUSTED_STATISTICS",
+    "GRADIENTS",
+    "STATISTICS",
+    "WITHOUT_FRICTION",
+    "Stats",
+    "columns_of",
+    "progress_columns",
+    "progress_values",
+    "rows_of",
 ]  # fmt: skip
 
 GRADIENTS = ("gradient", "unconstrained", "noncentred")
@@ -126,7 +132,7 @@ def progress_columns(n_chains: int) -> tuple[list[TextColumn], dict[str, list[fl
     return columns, {name: [0] * n_chains for name in _COLUMNS}
 
 
-def shown(stats: Stats) -> dict[str, Any]:
+def progress_values(stats: Stats) -> dict[str, Any]:
     """Return the values of these columns after a draw."""
     return {
         "step_size": stats["step_size"],

@@ -16,7 +16,8 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import best_coordinates, diagonal_scale
-from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
+from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.langevin.tempering import barriers, expected_rejections, step_of_ess
 from pmm_mcmc.model.mixture import GaussianMixture
 from pmm_mcmc.tempering.ascents import search_modes_of_ladder
@@ -40,7 +41,7 @@ _MOVES = 6
 # Moves at the end of annealing, where a mixture is fitted.
 _LAST_MOVES = 16
 # Draws of each step from which ascents may start.
-_HOT = 128
+_ASCENT_STARTS = 128
 # Chains that start at a maximum that no other chain is at.
 _AROUND = 32
 # Draws of the reference among the candidates of a search for modes.
@@ -77,10 +78,9 @@ class Annealer:
         self.spent = 0.0
         self.tuned = TunedParameters(math.nan, 1, math.nan, Coordinates(np.zeros(path.d), np.ones(path.d)), 1)
         self._reference_draws = 0  # how often the reference was drawn from: a part of the key
-        self._hot: list[np.ndarray] = [np.empty((0, path.d))]  # positions below temperature 1, for ascents
-        self._settled: list[Points] = []  # the chains after the later moves of the last call of _settle
-        self._others = OtherModes()
-        self._span = THRESHOLDS.ladder_span / (arguments.friction or 1.0)  # time of a move
+        self._intermediate: list[np.ndarray] = [np.empty((0, path.d))]  # positions before the target, for ascents
+        self._other_modes = OtherModes()
+        self._move_time = THRESHOLDS.ladder_span / (arguments.friction or 1.0)
 
     def annealed(self, start: np.ndarray | None, from_prior: bool) -> Annealed:
         """Return the steps of annealing and its chains at the target, from the reference that the ladder will have.
@@ -92,52 +92,51 @@ class Annealer:
             assert start is not None
             self.path.mixture = GaussianMixture.of(start.mean(axis=0), np.maximum(3.0 * start.std(axis=0), 1.0))
         if from_prior:
-            return (yield from self._anneal(_MOVES))
-        stages, points = yield from self._anneal(_LAST_MOVES)
-        return (yield from self._from_mixture(stages, points))
+            stages, draws = yield from self._anneal(_MOVES)
+            return stages, draws[-1]
+        stages, draws = yield from self._anneal(_LAST_MOVES)
+        return (yield from self._from_mixture(stages, draws))
 
-    def _from_mixture(self, stages: list[Stage], points: Points) -> Annealed:
+    def _from_mixture(self, stages: list[Stage], draws: list[Points]) -> Annealed:
         """Fit a mixture to the modes that annealing has met or ascents find, and anneal again, from there.
 
         The prior remains the reference where the mixture leaves more than half of the barrier; or more than all of it,
         if an ascent found a mode.
         """
         setting = stages[-1].setting
-        draws = self._settled
         rng = np.random.default_rng([*self.key.tolist(), SEARCHES, 0])
-        cold = Points.joined(draws, np.stack)
+        by_move = Points.joined(draws, np.stack)
         from_reference = self._draw(PRIOR_DRAWS).position
-        self._others, maxima, search_gradients = search_modes_of_ladder(
-            self.path, setting, np.concatenate(self._hot), cold, from_reference, int(self.spent), rng
+        self._other_modes, maxima, search_gradients = search_modes_of_ladder(
+            self.path, setting, np.concatenate(self._intermediate), by_move, from_reference, int(self.spent), rng
         )
         unmet = [self._around(maximum, setting) for maximum in maxima]
-        flat = Points.joined(draws)
-        prior = self.path.mixture
-        self.path.mixture, fit_gradients = fitted_mixture(self.path, setting, flat, unmet)
+        first_reference = self.path.mixture
+        self.path.mixture, fit_gradients = fitted_mixture(self.path, setting, Points.joined(draws), unmet)
         self.spent += search_gradients + fit_gradients
         try:
-            again, drawn = yield from self._anneal(_MOVES, len(stages) if self.path.has_prior else _MOST_STAGES)
+            again, new_draws = yield from self._anneal(_MOVES, len(stages) if self.path.has_prior else _MOST_STAGES)
             nearer = _barrier_of(again) <= (1.0 if unmet else 0.5) * _barrier_of(stages)
         except NoLadder:
             if not self.path.has_prior:
                 raise
             nearer = False
         if self.path.has_prior and not nearer:
-            self.path.mixture = prior
-            return stages, points
+            self.path.mixture = first_reference
+            return stages, draws[-1]
         # A mode that the mixture does not cover stays in sight: no restart arrives in it.
-        second_half = self.path.evaluate(points.position[self.chains // 2 :])
+        second_half = self.path.evaluate(draws[-1].position[self.chains // 2 :])
         self.spent += len(second_half.position)
-        return again, Points.joined([drawn.take(slice(0, self.chains // 2)), second_half])
+        return again, Points.joined([new_draws[-1].take(slice(0, self.chains // 2)), second_half])
 
     def _around(self, maximum: np.ndarray, setting: TunedParameters) -> Points:
         """Return draws of the posterior around a maximum."""
         points = self.path.evaluate(np.tile(maximum, (min(_AROUND, self.chains), 1)))
         self.spent += len(points.position)
         centred = setting._replace(coordinates=setting.coordinates._replace(centre=maximum))
-        points, adapted = self._settle(points, centred, _LAST_MOVES)  # steps of the other modes may be far too long
-        self._settle(points, adapted, _LAST_MOVES)
-        return Points.joined(self._settled)
+        draws, adapted = self._equilibrate(points, centred, _LAST_MOVES)  # steps of other modes may be far too long
+        draws, _ = self._equilibrate(draws[-1], adapted, _LAST_MOVES)
+        return Points.joined(draws)
 
     # -- annealing ---------------------------------------------------------------------------------------------------
 
@@ -147,8 +146,10 @@ class Annealer:
         self.spent += n
         return self.path.draw((*self.key.tolist(), ANNEALING, self._reference_draws), n)
 
-    def _anneal(self, last: int, limit: int = _MOST_STAGES) -> Annealed:
-        """Anneal once, with ``last`` moves at the target and at most ``limit`` steps."""
+    def _anneal(
+        self, last_moves: int, limit: int = _MOST_STAGES
+    ) -> Generator[None, None, tuple[list[Stage], list[Points]]]:
+        """Anneal once in at most ``limit`` steps; return them and the draws of the later moves at the target."""
         points = self._draw(self.chains)
         outside = int((~np.isfinite(points.log_ratio)).sum())
         if outside:
@@ -178,16 +179,22 @@ class Annealer:
             points = points.take(source)
             beta = min(1.0, beta + step)
             beta = 1.0 if 1.0 - beta < 1e-12 else beta
-            setting = self._fitted(points.position, points.slope(beta), beta, setting.step_size, quickly=True)
-            points, setting = self._settle(points, setting, last if beta == 1.0 else _MOVES)
+            setting = self._fitted(points.position, points.slope(beta), beta, setting.step_size, diagonal=True)
+            draws, setting = self._equilibrate(points, setting, last_moves if beta == 1.0 else _MOVES)
+            points = draws[-1]
             stages.append(Stage(beta, setting, points.log_ratio.copy()))
             if beta < 1.0:
-                self._hot.append(points.position[:_HOT])
+                self._intermediate.append(points.position[:_ASCENT_STARTS])
             yield
-        return stages, points
+        return stages, draws
 
-    def _settle(self, points: Points, setting: TunedParameters, moves: int) -> tuple[Points, TunedParameters]:
-        """Make so many moves at one temperature; steps adapt, and halfway the preconditioner is fitted again."""
+    def _equilibrate(
+        self, points: Points, setting: TunedParameters, moves: int
+    ) -> tuple[list[Points], TunedParameters]:
+        """Make so many moves at one temperature; return the chains after each later one, and the adapted setting.
+
+        Steps adapt after each move; halfway the preconditioner is fitted again.
+        """
         beta = float(setting.coordinates.density_parameters[0])  # type: ignore[index]
         history = []
         for i in range(moves):
@@ -201,18 +208,17 @@ class Annealer:
             if i == moves // 2:
                 newest = Points.joined(history[1:])
                 setting = self._fitted(newest.position, newest.slope(beta), beta, setting.step_size)
-        self._settled = history[moves // 4 :]
-        return points, setting
+        return history[moves // 4 :], setting
 
     # -- settings ----------------------------------------------------------------------------------------------------
 
     def _fitted(
-        self, position: np.ndarray, slope: np.ndarray, beta: float, step: float, quickly: bool = False
+        self, position: np.ndarray, slope: np.ndarray, beta: float, step: float, diagonal: bool = False
     ) -> TunedParameters:
         """Return a setting fitted to positions and gradients ``(n, d)`` of chains at one temperature."""
         if self.arguments.scaling is not None:
             coordinates = Coordinates(position.mean(axis=0), np.array(self.arguments.scaling))
-        elif quickly:
+        elif diagonal:
             coordinates = Coordinates(*diagonal_scale(position, slope, np.ones(position.shape[1])))
         else:
             coordinates = best_coordinates(position, slope)
@@ -222,14 +228,9 @@ class Annealer:
 
     def _with_step(self, setting: TunedParameters, step: float) -> TunedParameters:
         """Return a setting with another step, and as many transitions in a move as take its time."""
-        step = min(step, self._span)
-        self.tuned = setting._replace(step_size=step, K=max(1, min(MOST_TRANSITIONS, round(self._span / step))))
+        step = min(step, self._move_time)
+        self.tuned = setting._replace(step_size=step, K=max(1, min(MOST_TRANSITIONS, round(self._move_time / step))))
         return self.tuned
-
-    def _at(self, setting: TunedParameters, beta: float) -> TunedParameters:
-        return setting._replace(
-            coordinates=setting.coordinates._replace(density_parameters=self.path.parameters_at(beta))
-        )
 
 
 def rejections_of(stages: list[Stage]) -> tuple[np.ndarray, np.ndarray]:

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.arguments import Block, TunedParameters
+from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.tempering.path import Points, TemperingPath
 from pmm_mcmc.warmup.ascent import Ascents, Density
+from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.mode_search import along_coordinates, search_modes
 from pmm_mcmc.warmup.other_modes import OtherModes
 
@@ -39,26 +40,26 @@ _SHARE = 0.2
 def search_modes_of_ladder(
     path: TemperingPath,
     setting: TunedParameters,
-    hot: np.ndarray,
-    cold: Points,
+    intermediate: np.ndarray,
+    draws: Points,
     prior: np.ndarray,
     n_grad: int,
     rng: np.random.Generator,
 ) -> tuple[OtherModes, np.ndarray, int]:
     """Return the modes that no draw at the posterior is in, the maxima ``(m, d)`` of all ascents, and the gradients.
 
-    Ascents start from draws ``hot`` ``(n, d)`` at temperatures below 1 and, as at the end of a warm-up, from draws of
-    the ``prior`` ``(m, d)``.  They are compared with those from draws ``cold`` ``(k, C, ...)`` at temperature 1, whose
+    Ascents start from positions ``(n, d)`` at ``intermediate`` temperatures and, as at the end of a warm-up, from draws
+    of the ``prior`` ``(m, d)``.  They are compared with those from ``draws`` ``(k, C, ...)`` of the posterior, whose
     ``setting`` it is.  Of ``n_grad``, the gradients of the run so far, the former spend a fifth at most.
     """
-    flat = cold.position.reshape(-1, path.d)
-    some = flat[rng.permutation(len(flat))[:_POSTERIOR_STARTS]]
+    positions = draws.position.reshape(-1, path.d)
+    positions = positions[rng.permutation(len(positions))[:_POSTERIOR_STARTS]]
     unmet, ascent_gradients = unmet_maxima(
-        path, setting.coordinates, rng.permutation(hot), some, int(_SHARE * n_grad), rng
+        path, setting.coordinates, rng.permutation(intermediate), positions, int(_SHARE * n_grad), rng
     )
     if not len(unmet) and not len(prior):
         return OtherModes(0.0), unmet, ascent_gradients
-    position, slope, lp = (np.swapaxes(array, 0, 1) for array in (cold.position, cold.slope(1.0), cold.lp))
+    position, slope, lp = (np.swapaxes(array, 0, 1) for array in (draws.position, draws.slope(1.0), draws.lp))
     nothing = np.zeros(lp.shape, np.int64)
     block = Block(position, slope, lp, nothing, nothing, nothing, np.ones(lp.shape))
     modes, maxima, search_gradients, *_ = search_modes(path.engine, setting, block, prior, n_grad, rng, unmet)
@@ -68,37 +69,38 @@ def search_modes_of_ladder(
 def unmet_maxima(
     path: TemperingPath,
     coordinates: Coordinates,
-    hot: np.ndarray,
-    cold: np.ndarray,
+    intermediate: np.ndarray,
+    draws: np.ndarray,
     limit: int,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, int]:
     """Return the maxima ``(m, d)`` that no ascent from a draw at the posterior reaches, and the gradients spent.
 
-    Ascents start from draws ``hot`` ``(n, d)``, which come in random order, and from places along coordinates where the
-    density falls least away from the maxima of draws ``cold`` ``(m, d)`` at the posterior.  They spend about ``limit``
-    gradients at most.  In ``coordinates`` the posterior is about as wide in each direction.
+    Ascents start from positions ``(n, d)`` at ``intermediate`` temperatures, in random order, and from places along
+    coordinates where the density falls least away from the maxima of ``draws`` ``(m, d)`` of the posterior.  They spend
+    about ``limit`` gradients at most.  In ``coordinates`` the posterior is about as wide in each direction.
     """
-    d = hot.shape[1]
+    d = intermediate.shape[1]
     density = path.whitened_density(coordinates)
-    centre = coordinates.whiten(cold).mean(axis=0)
-    met = _Maxima.reached(density, coordinates.whiten(cold), centre, 0.25 * limit)
+    y = coordinates.whiten(draws)
+    centre = y.mean(axis=0)
+    met = _Maxima.reached(density, y, centre, 0.25 * limit)
     n_grad = met.n_grad
     if not len(met.lp):  # nothing that the others could be compared with
         return np.empty((0, d)), n_grad
-    places, place_gradients = _outstanding(density, coordinates, met, (limit - n_grad) // 2, rng)
+    places, place_gradients = _places_to_ascend(density, coordinates, met, (limit - n_grad) // 2, rng)
     n_grad += place_gradients
-    starts = np.concatenate([places, coordinates.whiten(hot)])
+    starts = np.concatenate([places, coordinates.whiten(intermediate)])
     maxima = _Maxima.reached(density, starts, centre, limit - n_grad)
     n_grad += maxima.n_grad
     new = np.ones(len(maxima.lp), bool)
     for i in range(len(met.lp)):
-        new &= ~maxima.are(met.position[i], met.lp[i], met.scale[i])
+        new &= ~maxima.equal(met.position[i], met.lp[i], met.scale[i])
     chosen: list[int] = []
     while new.any() and len(chosen) < _MOST_MAXIMA:
         highest = int(np.flatnonzero(new)[np.argmax(maxima.lp[new])])
         chosen.append(highest)
-        new &= ~maxima.are(maxima.position[highest], maxima.lp[highest], maxima.scale[highest])
+        new &= ~maxima.equal(maxima.position[highest], maxima.lp[highest], maxima.scale[highest])
         new[highest] = False
     return coordinates.place(maxima.position[chosen]), n_grad
 
@@ -129,14 +131,14 @@ class _Maxima(NamedTuple):
             scale.append(ends.scale[ends.arrived])
         return cls(np.concatenate(position), np.concatenate(lp), np.concatenate(scale), n_grad)
 
-    def are(self, y: np.ndarray, lp: float, scale: float) -> np.ndarray:
+    def equal(self, y: np.ndarray, lp: float, scale: float) -> np.ndarray:
         """Return which of the maxima are that at ``y`` ``(d,)``, up to the precision of ascents."""
         squared_distance = ((self.position - y) ** 2).sum(axis=1)
         nearest = _SAME_DISTANCE * len(y) * np.minimum(np.minimum(self.scale, scale), 1.0)
         return (np.abs(self.lp - lp) < _NATS) & (squared_distance < nearest)
 
 
-def _outstanding(
+def _places_to_ascend(
     density: Density, coordinates: Coordinates, met: _Maxima, limit: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, int]:
     """Return places along coordinates where the density is highest for their distance from a maximum, and gradients."""

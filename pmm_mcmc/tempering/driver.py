@@ -11,8 +11,7 @@ import numpy as np
 import xarray as xr
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import Chunk
+from pmm_mcmc.engines.contract import Chunk, TunedParameters
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.mixture import GaussianMixture
 from pmm_mcmc.run import devices
@@ -32,7 +31,7 @@ from pmm_mcmc.tempering.log_evidence import LadderSums
 from pmm_mcmc.tempering.mode_weights import Modes, find_modes
 from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
 from pmm_mcmc.tempering.report import LADDER, report_of
-from pmm_mcmc.tempering.tuning import Fixed, Tuner
+from pmm_mcmc.tempering.tuning import LadderOptions, Tuner
 from pmm_mcmc.warmup.other_modes import OtherModes
 
 __all__ = ["Tempering"]
@@ -54,7 +53,7 @@ class Tempering(Driver):
         self,
         plan: SamplingPlan,
         request: Request,
-        fixed: Fixed,
+        options: LadderOptions,
         identity: dict[str, Any],
         stored: dict[str, Any],
         console: Console,
@@ -69,14 +68,14 @@ class Tempering(Driver):
         self._identity = identity
         self._stack = stack
         threads = 1 if plan.attributes["backend"] == "jax" else (request.cores or devices.cores())
-        self._each = stack.enter_context(_mapped_over_levels(threads))
+        self._map_levels = stack.enter_context(_mapped_over_levels(threads))
         if stored:
             self._resume(stored)
         else:
             rng = np.random.default_rng(request.seed)
             key = rng.integers(0, 2**63, size=2, dtype=np.uint64)
             start = None if self.path.has_prior else starts(plan, request.initvals, request.chains, None, rng)
-            self._tuner = Tuner(self.path, plan.arguments, fixed, request.chains, request.tune, key, self._each)
+            self._tuner = Tuner(self.path, plan.arguments, options, request.chains, request.tune, key, self._map_levels)
             self._tuning = self._tuner.run(start)
             console.update(True, self._tuner.tuned, 0, *self._shown(0.0))
 
@@ -116,12 +115,12 @@ class Tempering(Driver):
         n_grad_before = ladder.n_grad.astype(np.int64)
         done = 0
         while done < rows and not (done and stopped()):
-            scan = ladder.draw(self.path, self._each)
-            n_grad = scan.n_grad.sum(axis=1) + (self._searched() if ladder.done % SEARCH_EVERY == 0 else 0)
+            scan = ladder.draw(self.path, self._map_levels)
+            n_grad = scan.n_grad.sum(axis=1) + (self._search_modes() if ladder.done % SEARCH_EVERY == 0 else 0)
             ladder.n_grad += n_grad
-            chunk.position[:, done] = scan.cold.position
-            chunk.evaluation[:, done] = scan.cold.slope(1.0)
-            chunk.lp[:, done] = scan.cold.lp
+            chunk.position[:, done] = scan.draws.position
+            chunk.evaluation[:, done] = scan.draws.slope(1.0)
+            chunk.lp[:, done] = scan.draws.lp
             chunk.accept[:, done] = scan.accept[:, -1]
             chunk.n_grad[:, done] = n_grad
             chunk.unstable[:, done] = scan.unstable[:, -1]
@@ -133,8 +132,8 @@ class Tempering(Driver):
         groups["sample_stats"]["restart"] = arrived[:, :done]
         return Advance(groups, False, ladder.done, done == rows)
 
-    def _searched(self) -> int:
-        """Search for modes that chains between prior and posterior are in; return the gradients of each replica.
+    def _search_modes(self) -> int:
+        """Search for modes that chains between prior and posterior are in; return the gradients for each replica.
 
         There is no search once it has found one.
         """
@@ -143,12 +142,12 @@ class Tempering(Driver):
         if ladder.other_modes.mass > 0.0 or self.path.mixture is not None:
             return 0
         rng = np.random.default_rng([*ladder.key.tolist(), SEARCHES, ladder.done])
-        hot = ladder.position[ladder.slot[:, 1:-1]].reshape(-1, d)
+        intermediate = ladder.position[ladder.chain_at[:, 1:-1]].reshape(-1, d)
         draws = Points(ladder.recent[..., :d], ladder.recent[..., d:])
         n_grad = int(ladder.n_grad.sum())
         no_prior = np.empty((0, d))
         ladder.other_modes, _, gradients = search_modes_of_ladder(
-            self.path, ladder.tuned, hot, draws, no_prior, n_grad, rng
+            self.path, ladder.tuned, intermediate, draws, no_prior, n_grad, rng
         )
         return -(-gradients // ladder.replicas)
 

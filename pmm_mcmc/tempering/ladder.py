@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.engines.arguments import TunedParameters
+from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.langevin.tempering import swap_log_ratio
 from pmm_mcmc.model.mixture import GaussianMixture
 from pmm_mcmc.tempering.log_evidence import LadderSums
@@ -36,7 +36,7 @@ class Scan(NamedTuple):
 
     Attributes
     ----------
-    cold
+    draws
         The draws at the posterior, of ``C`` replicas.
     before, log_ratio : (C, N + 1)
         Log ratios at each level before and after the moves.
@@ -48,7 +48,7 @@ class Scan(NamedTuple):
         Whether the draw of each replica is the first of a restart.
     """
 
-    cold: Points
+    draws: Points
     before: np.ndarray
     log_ratio: np.ndarray
     swaps: np.ndarray
@@ -62,7 +62,7 @@ class Scan(NamedTuple):
 class Ladder:
     """``C`` replicas of a ladder of ``N + 1`` levels, of ``P`` chains: all that is needed to continue, bit for bit.
 
-    Chains stay where they are in memory; ``slot`` says which of them is at which level, and a swap changes it.
+    Chains stay where they are in memory; ``chain_at`` says which of them is at which level, and a swap changes it.
 
     Attributes
     ----------
@@ -76,16 +76,16 @@ class Ladder:
         The reference; None where it is the prior.
     position, evaluation, keys : (P, ...)
         Positions of the chains, evaluations there (:class:`Points`), and keys of their random numbers.
-    slot : (C, N + 1)
+    chain_at : (C, N + 1)
         The chain at each level of each replica.
     scan, transition
         Numbers of scans and of moves so far.
-    fresh, back : (P,)
-        Whether the chain came last from the reference, or from the target.
+    from_reference, from_posterior : (P,)
+        Whether the chain came last from the reference, or from the posterior.
     arrived : (C,)
-        Whether the chain at the target has just come from the reference.
+        Whether the chain at the posterior has just come from the reference.
     restarts, round_trips : (C,)
-        Ways from the reference to the target, and there and back, since the tuning.
+        Ways from the reference to the posterior, and there and back, since the tuning.
     sums, swapped, done
         Sums for the log evidence, sums of swap probabilities ``(N,)``, and draws, since the tuning.
     recent : (k, C, 4 d + 2)
@@ -107,11 +107,11 @@ class Ladder:
     position: np.ndarray
     evaluation: np.ndarray
     keys: np.ndarray
-    slot: np.ndarray
+    chain_at: np.ndarray
     scan: int = 0
     transition: int = 0
-    fresh: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
-    back: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    from_reference: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    from_posterior: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
     arrived: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
     restarts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     round_trips: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -127,7 +127,7 @@ class Ladder:
     @property
     def replicas(self) -> int:
         """Number of replicas."""
-        return len(self.slot)
+        return len(self.chain_at)
 
     @property
     def pairs(self) -> int:
@@ -144,49 +144,48 @@ class Ladder:
         return {LADDER: report_of(self)}
 
     def place(self, betas: np.ndarray, settings: list[TunedParameters], replicas: int, order: np.ndarray) -> None:
-        """Put ``replicas`` on a new ladder of temperatures; chains are taken in ``order``, from hot to cold."""
+        """Put ``replicas`` on a new ladder of temperatures; chains are taken in ``order``, from the reference on."""
         levels = len(betas)
         P = len(self.position)
         self.betas = betas
         self.settings = settings
         fraction = (np.arange(levels)[None, :] + (np.arange(replicas)[:, None] + 0.5) / replicas) / levels
-        self.slot = order[np.floor(fraction * P).astype(int)]
-        self.fresh = np.zeros(P, bool)
-        self.back = np.zeros(P, bool)
+        self.chain_at = order[np.floor(fraction * P).astype(int)]
+        self.from_reference = np.zeros(P, bool)
+        self.from_posterior = np.zeros(P, bool)
         self.arrived = np.zeros(replicas, bool)
         self.restarts = np.zeros(replicas, np.int64)
         self.round_trips = np.zeros(replicas, np.int64)
 
-    def advance(self, path: TemperingPath, each: Callable[..., list[Moved]]) -> Scan:
-        """Move at every level (at the reference by draws) and swap; ``each`` maps a function over levels."""
+    def advance(self, path: TemperingPath, map_levels: Callable[..., list[Moved]]) -> Scan:
+        """Move at every level (at the reference by draws) and swap; ``map_levels`` maps a function over levels."""
         C = self.replicas
         N = self.pairs
-        slot = self.slot
-        previous = self.evaluation[slot, -2]
-        fresh = path.draw((*self.key.tolist(), REFERENCE, self.scan), C)
-        self._put(0, fresh)
+        chain_at = self.chain_at
+        earlier_log_ratio = self.evaluation[chain_at, -2]
+        self._put(0, path.draw((*self.key.tolist(), REFERENCE, self.scan), C))
         n_grad = np.ones((C, N + 1), np.int64)
         accept = np.ones((C, N + 1))
         unstable = np.zeros((C, N + 1), np.int64)
 
         def explore(k: int) -> Moved:
-            chain = slot[:, k]
+            chain = chain_at[:, k]
             points = Points(self.position[chain], self.evaluation[chain])
             moves = self.settings[k].steps_per_draw
             return path.move(self.settings[k], points, self.keys[chain], self.transition, moves)
 
-        for k, moved in zip(range(1, N + 1), each(explore, range(1, N + 1)), strict=True):
+        for k, moved in zip(range(1, N + 1), map_levels(explore, range(1, N + 1)), strict=True):
             self._put(k, moved.points)
             n_grad[:, k] = moved.n_grad
             accept[:, k] = moved.accept
             unstable[:, k] = moved.unstable
         self.transition += max(setting.steps_per_draw for setting in self.settings[1:])
-        cold = Points(self.position[slot[:, N]], self.evaluation[slot[:, N]])
-        log_ratio = self.evaluation[slot, -2]
+        draws = Points(self.position[chain_at[:, N]], self.evaluation[chain_at[:, N]])
+        log_ratio = self.evaluation[chain_at, -2]
         arrived = self.arrived
         self.restarts += arrived
         swaps = self._swap(log_ratio)
-        return Scan(cold, previous, log_ratio, swaps, n_grad, accept, unstable, arrived)
+        return Scan(draws, earlier_log_ratio, log_ratio, swaps, n_grad, accept, unstable, arrived)
 
     def freeze(self, log_ratio: np.ndarray) -> None:
         """End the tuning: sums and counts begin, with constants from earlier log ratios ``(n, N + 1)``."""
@@ -197,21 +196,21 @@ class Ladder:
         self.arrived[:] = False
         self.tuning_gradients = float(self.n_grad.sum())
 
-    def draw(self, path: TemperingPath, each: Callable[..., list[Moved]]) -> Scan:
+    def draw(self, path: TemperingPath, map_levels: Callable[..., list[Moved]]) -> Scan:
         """Advance by a scan whose end is a draw of each replica; see :meth:`advance`."""
         assert self.sums is not None
-        scan = self.advance(path, each)
+        scan = self.advance(path, map_levels)
         self.sums.add(np.arange(self.replicas), scan.log_ratio[None])
         self.swapped += scan.swaps.mean(axis=0)
         self.done += 1
         self.modes = None
         if self.done % REMEMBER == 0:
-            newest = np.concatenate([scan.cold.position, scan.cold.evaluation], axis=1)[None]
+            newest = np.concatenate([scan.draws.position, scan.draws.evaluation], axis=1)[None]
             self.recent = newest if not len(self.recent) else np.concatenate([self.recent, newest])[-RECENT:]
         return scan
 
     def _put(self, k: int, points: Points) -> None:
-        self.position[self.slot[:, k]], self.evaluation[self.slot[:, k]] = points
+        self.position[self.chain_at[:, k]], self.evaluation[self.chain_at[:, k]] = points
 
     def _swap(self, log_ratio: np.ndarray) -> np.ndarray:
         """Swap every second pair where accepted; return the acceptance probabilities of all."""
@@ -219,18 +218,18 @@ class Ladder:
         rng = np.random.default_rng([*self.key.tolist(), SWAPS, self.scan])
         accepted = np.log1p(-rng.random(ratio.shape)) < ratio
         accepted[:, 1 - self.scan % 2 :: 2] = False
-        c, i = np.nonzero(accepted)
-        slot = self.slot.copy()
-        slot[c, i] = self.slot[c, i + 1]
-        slot[c, i + 1] = self.slot[c, i]
-        self.slot = slot
-        hot = slot[:, 0]
-        cold = slot[:, -1]
-        self.round_trips += self.back[hot]
-        self.fresh[hot] = True
-        self.back[hot] = False
-        self.arrived = self.fresh[cold].copy()
-        self.fresh[cold] = False
-        self.back[cold] = True
+        replica, level = np.nonzero(accepted)
+        chain_at = self.chain_at.copy()
+        chain_at[replica, level] = self.chain_at[replica, level + 1]
+        chain_at[replica, level + 1] = self.chain_at[replica, level]
+        self.chain_at = chain_at
+        at_reference = chain_at[:, 0]
+        at_posterior = chain_at[:, -1]
+        self.round_trips += self.from_posterior[at_reference]
+        self.from_reference[at_reference] = True
+        self.from_posterior[at_reference] = False
+        self.arrived = self.from_reference[at_posterior].copy()
+        self.from_reference[at_posterior] = False
+        self.from_posterior[at_posterior] = True
         self.scan += 1
         return np.exp(np.minimum(ratio, 0.0))

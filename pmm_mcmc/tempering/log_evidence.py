@@ -98,14 +98,14 @@ class LadderSums:
     def add(self, units: np.ndarray, log_ratio: np.ndarray) -> None:
         """Add draws of ``m`` units with log ratios ``(n, m, N + 1)``."""
         steps = np.diff(self.betas)
-        hot = steps * log_ratio[..., :-1]
-        cold = steps * log_ratio[..., 1:]
+        hotter = steps * log_ratio[..., :-1]
+        colder = steps * log_ratio[..., 1:]
         with np.errstate(all="ignore"):
             self.count[units] += len(log_ratio)
-            self.forward[units] = np.logaddexp(self.forward[units], logsumexp(hot, axis=0))
-            self.backward[units] = np.logaddexp(self.backward[units], logsumexp(-cold, axis=0))
-            self.up[units] += expit(hot - self.centres).sum(axis=0)
-            self.down[units] += expit(self.centres - cold).sum(axis=0)
+            self.forward[units] = np.logaddexp(self.forward[units], logsumexp(hotter, axis=0))
+            self.backward[units] = np.logaddexp(self.backward[units], logsumexp(-colder, axis=0))
+            self.up[units] += expit(hotter - self.centres).sum(axis=0)
+            self.down[units] += expit(self.centres - colder).sum(axis=0)
 
     def ratios(self, estimator: str, units: np.ndarray) -> np.ndarray:
         """Return the logarithms ``(k, N)`` of the ratios of neighbouring evidences, by an ``estimator``.
@@ -124,10 +124,10 @@ class LadderSums:
     def evidence(self) -> LogEvidence:
         """Return the estimates; standard errors are NaN with fewer than two units."""
         used = np.flatnonzero(self.count)
-        everything = np.zeros((1 + len(used), len(self.count)))
-        everything[:, used] = 1.0
-        everything[np.arange(1, 1 + len(used)), used] = 0.0
-        units = everything if len(used) > 1 else everything[:1]
+        units = np.zeros((1 + len(used), len(self.count)))  # all, and all but each one
+        units[:, used] = 1.0
+        units[np.arange(1, 1 + len(used)), used] = 0.0
+        units = units if len(used) > 1 else units[:1]
         estimates = {name: self.ratios(name, units).sum(axis=1) for name in ("bennett", "forward", "backward")}
         estimates["gap"] = estimates["forward"] - estimates["backward"]
         student_ratio = float(stdtrit(max(len(used) - 1, 1), 0.975) / ndtri(0.975))

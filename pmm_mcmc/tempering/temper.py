@@ -30,7 +30,7 @@ from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
 from pmm_mcmc.tempering.driver import Tempering
 from pmm_mcmc.tempering.report import LADDER
-from pmm_mcmc.tempering.tuning import Fixed
+from pmm_mcmc.tempering.tuning import LadderOptions
 
 __all__ = ["temper"]
 
@@ -119,13 +119,13 @@ def _tempered(request: Request) -> xr.DataTree:
     """Run what is requested, and return its result."""
     ladder = request.ladder if isinstance(request.ladder, str) else repr(np.asarray(request.ladder).tolist())
     identity = {"chains": request.chains, "tune": request.tune, "reference": request.reference, "ladder": ladder}
-    request, fixed = _on_ladder(request)
+    request, options = _on_ladder(request)
     stored = stored_run(request.store) if request.resume and request.store is not None else {}
     if request.seed is None:
         request = dataclasses.replace(request, seed=stored.get("seed", fresh_seed()))
     identity["seed"] = request.seed
     with Console(request) as console:
-        begin = "the prior" if fixed.from_prior else "the prior or fitted Gaussians"
+        begin = "the prior" if options.from_prior else "the prior or fitted Gaussians"
         begin = begin if request.reference == "prior" else "fitted Gaussians"
         plan = SamplingPlan.of(request, lambda sampled: console.announce(f"{sampled}, on a ladder from {begin}"))
         console.compiled()
@@ -134,7 +134,7 @@ def _tempered(request: Request) -> xr.DataTree:
             _log.info("Nothing is stored yet in %s: the ladder is tuned from the beginning", request.store)
         bar = console.bar(request.tune, request.draws, adjusted=True)
         with ExitStack() as stack, stop_on_signals(StopRequest()) as stopped, bar:
-            driver = Tempering(plan, request, fixed, plan.identity | identity, stored, console, stack)
+            driver = Tempering(plan, request, options, plan.identity | identity, stored, console, stack)
             finished = driver.go(stopped)
             if driver.tuned:
                 if finished or request.store is None:
@@ -151,8 +151,8 @@ def _tempered(request: Request) -> xr.DataTree:
     return result
 
 
-def _on_ladder(request: Request) -> tuple[Request, Fixed]:
-    """Return the request with the step and the reference of a ladder, and what is fixed of it."""
+def _on_ladder(request: Request) -> tuple[Request, LadderOptions]:
+    """Return the request with the step and the reference of a ladder, and what the user fixes of it."""
     if request.auto:
         raise ValueError(
             f"ladder={request.ladder!r}: draws='auto' is for chains at one temperature; the restarts of a ladder say "
@@ -170,8 +170,8 @@ def _on_ladder(request: Request) -> tuple[Request, Fixed]:
     if reference == "prior" and request.initvals is not None:
         raise ValueError("initvals= does not go with a ladder from the prior, whose draws are the starts: leave it out")
     from_prior = reference == "prior" and (request.reference == "prior" or betas is not None)
-    fixed = Fixed(betas, None if levels is None else levels - 1, from_prior)
-    return dataclasses.replace(request, step=_for_ladder(request.step), reference=reference), fixed
+    options = LadderOptions(betas, None if levels is None else levels - 1, from_prior)
+    return dataclasses.replace(request, step=_for_ladder(request.step), reference=reference), options
 
 
 def _reference_of(model: Any, reference: Any) -> str:

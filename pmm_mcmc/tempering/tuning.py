@@ -21,7 +21,7 @@ from pmm_mcmc.tempering.ladder import Ladder, Scan
 from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
 from pmm_mcmc.warmup.step_size import step_for_acceptance
 
-__all__ = ["Fixed", "NoLadder", "Tuner"]
+__all__ = ["LadderOptions", "NoLadder", "Tuner"]
 
 # Scans of the first round.
 _FIRST = 16
@@ -32,18 +32,18 @@ _BLOCKS = 4
 # Draws that a level is fitted to.
 _FITTED = 4000
 # Scans of a round from whose draws between reference and posterior ascents start.
-_KEPT_HOT = 8
+_INTERMEDIATE_SCANS = 8
 # Moves between two swaps, at most.
 _MOST_MOVES = 16
 
 
 @dataclass(frozen=True)
-class Fixed:
+class LadderOptions:
     """What the user fixes of a ladder: its inverse temperatures, its number of pairs, that it starts at the prior."""
 
-    betas: np.ndarray | None = None
-    pairs: int | None = None
-    from_prior: bool = False
+    betas: np.ndarray | None
+    pairs: int | None
+    from_prior: bool
 
 
 class Tuner(Annealer):
@@ -53,16 +53,16 @@ class Tuner(Annealer):
         self,
         path: TemperingPath,
         arguments: MethodArguments,
-        fixed: Fixed,
+        options: LadderOptions,
         chains: int,
         tune: int,
         key: np.ndarray,
-        each: Callable[..., list[Moved]],
+        map_levels: Callable[..., list[Moved]],
     ):
         super().__init__(path, arguments, chains, key)
-        self.fixed = fixed
+        self.options = options
         self.tune = tune
-        self._each = each
+        self._map_levels = map_levels
         self.barrier = math.nan
 
     def run(self, start: np.ndarray | None) -> Iterator[Ladder | None]:
@@ -70,10 +70,10 @@ class Tuner(Annealer):
 
         Where there is no prior, the reference is at first a Gaussian that covers ``start`` ``(n, d)``.
         """
-        stages, points = yield from self.annealed(start, self.fixed.from_prior)
+        stages, points = yield from self.annealed(start, self.options.from_prior)
         ladder = yield from self._temper(stages, points)
         self.search_modes(ladder)
-        ladder.freeze(self._last)
+        ladder.freeze(self._last_log_ratio)
         yield ladder
 
     # -- tempering ---------------------------------------------------------------------------------------------------
@@ -103,14 +103,14 @@ class Tuner(Annealer):
             if last:
                 break
             scans *= 2
-            order = np.concatenate([ladder.slot.T.ravel(), np.setdiff1d(np.arange(self.chains), ladder.slot)])
+            order = np.concatenate([ladder.chain_at.T.ravel(), np.setdiff1d(np.arange(self.chains), ladder.chain_at)])
             self._place(ladder, rejections, order)
         return ladder
 
     def _pairs(self) -> int:
         """Return the number of pairs that the barrier asks for and the chains allow."""
-        if self.fixed.pairs is not None:
-            return self.fixed.pairs
+        if self.options.pairs is not None:
+            return self.options.pairs
         wanted = pairs_for(self.barrier)
         limit = self.chains // 2 - 1
         if limit < math.ceil(1.2 * self.barrier):
@@ -124,12 +124,16 @@ class Tuner(Annealer):
     def _place(self, ladder: Ladder, rejections: np.ndarray, order: np.ndarray) -> None:
         """Put the chains on the ladder that equal rejections ask for, with the nearest settings that there are."""
         betas = ladder.betas
-        new_betas = self.fixed.betas
+        new_betas = self.options.betas
         if new_betas is None:
             new_betas = equal_rejection(betas, rejections, self._pairs())
         barrier = np.concatenate([[0.0], np.cumsum(barriers(rejections))]) + 1e-6 * betas
         near = [int(np.abs(np.interp(beta, betas, barrier) - barrier[1:]).argmin()) + 1 for beta in new_betas]
-        settings = [self._at(ladder.settings[i], float(beta)) for i, beta in zip(near, new_betas, strict=True)]
+        settings = [ladder.settings[i] for i in near]
+        for k, beta in enumerate(new_betas):
+            parameters = self.path.parameters_at(float(beta))
+            coordinates = settings[k].coordinates._replace(density_parameters=parameters)
+            settings[k] = settings[k]._replace(coordinates=coordinates)
         ladder.place(new_betas, settings, self.chains // len(new_betas), order)
         ladder.n_grad = np.full(ladder.replicas, self.spent / ladder.replicas)
 
@@ -144,24 +148,24 @@ class Tuner(Annealer):
         draws: list[Points] = []
         accept: list[np.ndarray] = []
         for i in range(scans):
-            scan: Scan = ladder.advance(self.path, self._each)
+            scan: Scan = ladder.advance(self.path, self._map_levels)
             log_ratio[i] = scan.log_ratio
             log_ratio_before[i] = scan.before
             swap_rate += scan.swaps.mean(axis=0) / scans
             ladder.n_grad += scan.n_grad.sum(axis=1)
             accept.append(scan.accept.mean(axis=0))
             if i >= scans - fitting_scans and i % max(1, fitting_scans * replicas // _FITTED) == 0:
-                draws.append(Points(ladder.position[ladder.slot], ladder.evaluation[ladder.slot]))
-            if self.path.mixture is None and (i + 1) % max(1, scans // _KEPT_HOT) == 0:
-                self._hot.append(ladder.position[ladder.slot[:, 1:-1]].reshape(-1, self.path.d))
+                draws.append(Points(ladder.position[ladder.chain_at], ladder.evaluation[ladder.chain_at]))
+            if self.path.mixture is None and (i + 1) % max(1, scans // _INTERMEDIATE_SCANS) == 0:
+                self._intermediate.append(ladder.position[ladder.chain_at[:, 1:-1]].reshape(-1, self.path.d))
             if (i + 1) % max(1, scans // _BLOCKS) == 0:
                 self._adapt_steps(ladder, np.mean(accept, axis=0))
                 accept = []
             self.transition = ladder.transition
             self.spent = float(ladder.n_grad.sum())
             yield
-        self._last = log_ratio.reshape(-1, levels)
-        self._cold = [points.take((slice(None), -1)) for points in draws]
+        self._last_log_ratio = log_ratio.reshape(-1, levels)
+        self._last_draws = [points.take((slice(None), -1)) for points in draws]
         for k in range(1, levels):
             setting = ladder.settings[k]
             # Swaps that are accepted forget the log ratio, too.
@@ -184,16 +188,16 @@ class Tuner(Annealer):
     def search_modes(self, ladder: Ladder) -> None:
         """Search for modes that no draw of the last round at the posterior is in, where the reference is the prior."""
         if self.path.mixture is not None:
-            ladder.other_modes = self._others
+            ladder.other_modes = self._other_modes
             return
         rng = np.random.default_rng([*self.key.tolist(), ANNEALING, self.path.d])
-        cold = Points.joined(self._cold, np.stack)
+        draws = Points.joined(self._last_draws, np.stack)
         prior = self._draw(PRIOR_DRAWS).position
         n_grad = int(ladder.n_grad.sum())
-        hot = np.concatenate(self._hot)
-        modes, _, gradients = search_modes_of_ladder(self.path, ladder.tuned, hot, cold, prior, n_grad, rng)
-        met_before = self._others.mass > 0.0 and not modes.mass > 0.0
-        ladder.other_modes = self._others if met_before else modes
+        intermediate = np.concatenate(self._intermediate)
+        modes, _, gradients = search_modes_of_ladder(self.path, ladder.tuned, intermediate, draws, prior, n_grad, rng)
+        met_before = self._other_modes.mass > 0.0 and not modes.mass > 0.0
+        ladder.other_modes = self._other_modes if met_before else modes
         ladder.n_grad += (gradients + PRIOR_DRAWS) / ladder.replicas
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pmm_mcmc.engines.arguments import Block, TunedParameters
-from pmm_mcmc.engines.contract import Engine, in_model_coordinates
+from pmm_mcmc.engines.contract import Engine, TunedParameters, in_model_coordinates
+from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.maxima import are_one_mode, distinct
 from pmm_mcmc.warmup.mode_search import ModeSearch
 from pmm_mcmc.warmup.search_thresholds import SEARCH

@@ -20,13 +20,13 @@ from typing import NamedTuple
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.arguments import Block, TunedParameters
-from pmm_mcmc.engines.contract import Engine, chains_of, empty_state, in_model_coordinates
+from pmm_mcmc.engines.contract import Engine, TunedParameters, chains_of, empty_state, in_model_coordinates
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.warmup.ascent import Ascents
+from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.empty_modes import starts_elsewhere
-from pmm_mcmc.warmup.hidden_mass import follows_gradient, lowest_of_gaussian, mass_about, mass_around
+from pmm_mcmc.warmup.hidden_mass import follows_gradient, lowest_typical_lp, slab_mass, spike_mass
 from pmm_mcmc.warmup.maxima import Maximum, are_close, are_one_mode, distinct, hessian_spectrum, log_mass
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.search_thresholds import SEARCH
@@ -271,30 +271,30 @@ class ModeSearch:
     # -- mass without a maximum --------------------------------------------------------------------------------------
 
     def _hidden_mass(self, chain_maxima: list[Maximum], y: np.ndarray, lp: np.ndarray) -> float:
-        """Return the share of the mass that no draw has met around the chains or about their highest maximum."""
+        """Return the share of the mass in a slab around the chains or, without one, in a spike at their maximum."""
         d = y.shape[1]
-        share = self._mass_around_draws(y, lp)
+        share = self._slab_mass(y, lp)
         highest = max(chain_maxima, key=lambda maximum: maximum.lp)
-        if share or lp.max() >= lowest_of_gaussian(highest.lp, d) or d > SEARCH.exact_hessian:
+        if share or lp.max() >= lowest_typical_lp(highest.lp, d) or d > SEARCH.exact_hessian:
             return share
         if self._left < d + SEARCH.ascents:
             return 0.0
         z = self._rng.standard_normal((SEARCH.ascents, d))
         curvatures = hessian_spectrum(highest, self._density)
-        return mass_about(highest.y, highest.lp, curvatures, z, lambda places: self._density(places)[0], y, lp)
+        return spike_mass(highest.y, highest.lp, curvatures, z, lambda places: self._density(places)[0], y, lp)
 
-    def _mass_around_draws(self, y: np.ndarray, lp: np.ndarray) -> float:
-        """Return the share of the mass around the draws, without candidates whose log density is rounding."""
+    def _slab_mass(self, y: np.ndarray, lp: np.ndarray) -> float:
+        """Return the share of the mass in a slab around the draws, without candidates whose log density is rounding."""
         places, heights = self._random_candidates
         radius = np.sqrt((places**2).sum(axis=1))
-        share = mass_around(places, heights, y, lp)
+        share = slab_mass(places, heights, y, lp)
         while share and self._left >= SEARCH.ascents:
             heaviest = np.argsort(-heights - y.shape[1] * np.log(radius))[: SEARCH.ascents // 2]
             smooth = follows_gradient(self._density, places[heaviest], 0.01)
             if smooth.all():
                 break
             heights[heaviest[~smooth]] = -np.inf
-            share = mass_around(places, heights, y, lp)
+            share = slab_mass(places, heights, y, lp)
         return share
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.engines.arguments import Block
 from pmm_mcmc.engines.contract import in_model_coordinates
-from pmm_mcmc.warmup.block_checks import narrowness, past_transient
+from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
+from pmm_mcmc.warmup.transient import narrowness, past_transient
 
 __all__ = ["NoncentringFit"]
 

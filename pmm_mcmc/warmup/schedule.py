@@ -16,15 +16,17 @@ import numpy as np
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import diagonal_scale
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Engine
+from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.contract import Engine, TunedParameters
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED
 from pmm_mcmc.warmup import block_checks, step_size, timetable
-from pmm_mcmc.warmup.block_checks import narrowness, past_transient, replacements, steps_for_autocorrelation
+from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.friction import FRICTIONS, FrictionTrial, default_friction, largest_spread
 from pmm_mcmc.warmup.noncentring import NoncentringFit
+from pmm_mcmc.warmup.thinning import steps_for_autocorrelation
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
+from pmm_mcmc.warmup.transient import narrowness, past_transient, replacements
 
 __all__ = ["Warmup"]
 
@@ -73,12 +75,12 @@ class Warmup:
     source: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     blocks: list[Block] = field(default_factory=list)
     _noncentring: NoncentringFit = field(default_factory=NoncentringFit)
-    _adapted: np.ndarray = field(default_factory=lambda: np.zeros((1, 0, 0)))  # positions of the last adaptation
+    _last_positions: np.ndarray = field(default_factory=lambda: np.zeros((1, 0, 0)))  # that the setting was fitted to
     _extensions: int = 0  # checks beyond ``length``
-    _cap: float = 1.0  # largest step over the one that the curvature allows
+    _step_share: float = 1.0  # of the step that the curvature allows: the largest that is taken
     _curvature: float = 1.0  # the largest that matters to the step, in whitened coordinates
-    _local: LocalCurvature = field(default_factory=LocalCurvature)
-    _tried: bool = False  # whether there was a trial of frictions, or no need of one
+    _steepest: LocalCurvature = field(default_factory=LocalCurvature)
+    _friction_tried: bool = False  # whether there was a trial of frictions, or no need of one
     _trial: FrictionTrial | None = None
 
     @classmethod
@@ -104,8 +106,8 @@ class Warmup:
         self = cls(arguments, length, tuned, least, shortest, ends)
         nothing = np.zeros((1, len(position)))
         window = Block(position[None], gradient[None], *[nothing] * 5)
-        self._curvature = block_checks.curvature(arguments, tuned.coordinates, window, nothing == 0.0, self._local)
-        self._set_step(step_size.start(arguments, self.tuned, self._curvature))
+        self._curvature = block_checks.curvature(arguments, tuned.coordinates, window, nothing == 0.0, self._steepest)
+        self._set_step(step_size.first_step(arguments, self.tuned, self._curvature))
         self.boundary = self._next_boundary(1)
         return self
 
@@ -146,7 +148,7 @@ class Warmup:
     @property
     def n_grad(self) -> int:
         """Gradients that updates have evaluated so far, for all chains together."""
-        return self._local.evaluations
+        return self._steepest.evaluations
 
     def update(self, engine: Engine | None = None) -> TunedParameters:
         """End the block; return the setting of the next one or, after the last, of the draws.
@@ -160,10 +162,14 @@ class Warmup:
             self._check(block)
         else:
             self._adapt(engine)
-        unsound = self.passed is False and step_size.found_by_curvature(self.arguments)
+        failed_check = self.passed is False and step_size.found_by_curvature(self.arguments)
         if self.ends != "length" and self.ready:
             self.stop()
-        if self.finished and not (unsound and self._extend(block)):
+        if self.finished and failed_check and self._extensions < THRESHOLDS.most_extensions:
+            # The step has shrunk: one more check, so that the final setting is checked.
+            self._extensions += 1
+            self.length += timetable.extension(block.lp.shape[1], chains)
+        if self.finished:
             return self.finish()
         self.boundary = self._next_boundary(chains)
         return self.tuned
@@ -182,7 +188,7 @@ class Warmup:
             return timetable.end_of_check(self.done, self.length, chains, self._stiffness)
         if self._trial is not None:
             return timetable.end_of_trial(self.done, self.length)
-        return timetable.end_of_growing(self.done, self.length, self._tried, self.shortest)
+        return timetable.end_of_growing(self.done, self.length, self._friction_tried, self.shortest)
 
     def finish(self) -> TunedParameters:
         """Return the setting of the draws, also before a block has any."""
@@ -193,45 +199,28 @@ class Warmup:
         self.tuned = self.tuned._replace(steps_per_draw=self._steps_per_draw())
         return self.tuned
 
-    def _extend(self, block: Block) -> bool:
-        """Add a check after one that failed at the end, so that the final setting is checked; return whether it did."""
-        self._extensions += 1
-        if self._extensions > THRESHOLDS.most_extensions:
-            return False
-        self.length += timetable.extension(block.lp.shape[1], len(block.lp))
-        return True
-
     # -- adapting ----------------------------------------------------------------------------------------------------
 
     def _adapt(self, engine: Engine | None) -> None:
-        previous = self.tuned
+        """Fit the setting to a window of draws; freeze it once it is settled, or at the latest transition for it."""
         length = max(math.ceil(THRESHOLDS.window * self.done), self.blocks[-1].lp.shape[1])
         if engine is not None and self._noncentring.positions and self._trial is None:
             self._fit_noncentring(engine.structure, length)
         block = self.blocks[-1]
         d = block.position.shape[2]
-        n = block.lp.shape[1]
         window = Block.newest(self.blocks, length)
         self.blocks = [window]
         usable = past_transient(-window.lp, d, narrowness(block.gradient, d))
-        failing = float((block_checks.failed(block) & usable[:, -n:]).mean())
         if self.replaces:
-            self.source = replacements(usable[:, -n:], block.unstable)
+            self.source = replacements(usable[:, -block.lp.shape[1] :], block.unstable)
         if self._trial is not None:
             self._record_trial(block)
-        else:
-            fits = block_checks.whitens(previous.coordinates, block, usable[:, -n:])
-            self._refit(window, usable, engine)
-            self._restep(window, usable, block, failing)
-            step = self.tuned.step_size
-            steady = max(step / previous.step_size, previous.step_size / step) < THRESHOLDS.steady
-            healthy = failing == 0.0 and np.array_equal(self.source, np.arange(len(self.source)))
-            if self.done >= self.least * self._stiffness and fits and steady and healthy:
-                if not self._tried:
-                    self._try_friction(window, usable)
-                if self._trial is None:
-                    self._freeze()
-        if self.done >= timetable.latest_trial(self.length) and not self._tried:
+        elif self._fit_setting(window, usable, engine, block):
+            if not self._friction_tried:
+                self._try_friction(window, usable)
+            if self._trial is None:
+                self._freeze()
+        if self.done >= timetable.latest_trial(self.length) and not self._friction_tried:
             self._try_friction(window, usable)
         if self.done >= timetable.latest_freeze(self.length) and self.frozen is None:
             if self._trial is not None:
@@ -240,7 +229,7 @@ class Warmup:
 
     def _freeze(self) -> None:
         self.frozen = self.done
-        self._adapted = self.blocks[0].position
+        self._last_positions = self.blocks[0].position
         self.blocks = []
         self._noncentring = NoncentringFit()
 
@@ -252,29 +241,44 @@ class Warmup:
         )
         self.tuned = self.tuned._replace(coordinates=coordinates._replace(density_parameters=density_parameters))
 
-    def _refit(self, window: Block, usable: np.ndarray, engine: Engine | None) -> None:
-        coordinates = block_checks.refitted(self.arguments, self.tuned.coordinates, window, usable)
-        self.tuned = self.tuned._replace(coordinates=coordinates)
-        gradient_at = (
-            None if engine is None else partial(engine.gradient_at, density_parameters=coordinates.density_parameters)
-        )
-        self._curvature = block_checks.curvature(self.arguments, coordinates, window, usable, self._local, gradient_at)
+    def _fit_setting(self, window: Block, usable: np.ndarray, engine: Engine | None, block: Block) -> bool:
+        """Fit coordinates and step to a window that ends with a block; return whether the setting is settled."""
+        previous = self.tuned
+        usable_of_block = usable[:, -block.lp.shape[1] :]
+        fits = block_checks.whitens(previous.coordinates, block, usable_of_block)
+        failure_rate = float((block_checks.failed(block) & usable_of_block).mean())
+        self._fit_coordinates(window, usable, engine)
+        self._adapt_step(window, usable, block, failure_rate)
+        step = self.tuned.step_size
+        steady = max(step / previous.step_size, previous.step_size / step) < THRESHOLDS.steady
+        healthy = failure_rate == 0.0 and np.array_equal(self.source, np.arange(len(self.source)))
+        return self.done >= self.least * self._stiffness and fits and steady and healthy
 
-    def _restep(self, window: Block, usable: np.ndarray, block: Block, failing: float) -> None:
+    def _fit_coordinates(self, window: Block, usable: np.ndarray, engine: Engine | None) -> None:
+        coordinates = block_checks.fitted_coordinates(self.arguments, self.tuned.coordinates, window, usable)
+        self.tuned = self.tuned._replace(coordinates=coordinates)
+        gradient_at = None
+        if engine is not None:
+            gradient_at = partial(engine.gradient_at, density_parameters=coordinates.density_parameters)
+        self._curvature = block_checks.curvature(
+            self.arguments, coordinates, window, usable, self._steepest, gradient_at
+        )
+
+    def _adapt_step(self, window: Block, usable: np.ndarray, block: Block, failure_rate: float) -> None:
         step = self.tuned.step_size
         if self.arguments.kernel.adjusted and self.arguments.step_size is None:
             # Rejections before the coordinates fit must not leave a short step: it grows as fast as others.
             step = step_size.step_for_acceptance(step, float(block.accept.mean(axis=1).min()), _DOUBLE)
         elif step_size.found_by_curvature(self.arguments):
-            if failing > THRESHOLDS.failure_rate or self._is_too_wide(window, usable):
-                self._cap *= THRESHOLDS.shrink
+            if failure_rate > THRESHOLDS.failure_rate or self._is_too_wide(window, usable):
+                self._step_share *= THRESHOLDS.shrink
             else:
-                self._cap = min(1.0, self._cap / THRESHOLDS.shrink)
-            step = min(self._capped_step(), _DOUBLE * step)
+                self._step_share = min(1.0, self._step_share / THRESHOLDS.shrink)
+            step = min(self._longest_step(), _DOUBLE * step)
         self._set_step(step)
 
-    def _capped_step(self) -> float:
-        longest = self._cap * step_size.longest(self.arguments, self.tuned, self._curvature)
+    def _longest_step(self) -> float:
+        longest = self._step_share * step_size.longest_step(self.arguments, self.tuned, self._curvature)
         # On a slope that overflows no step is stable, and one of 0 would stay there.
         return longest if longest > 0.0 else THRESHOLDS.shrink * self.tuned.step_size
 
@@ -288,7 +292,7 @@ class Warmup:
 
     def _try_friction(self, window: Block, usable: np.ndarray) -> None:
         """Begin a trial of frictions if some direction is slow: a smaller friction may help there."""
-        self._tried = True
+        self._friction_tried = True
         fixed = self.arguments.kernel.dynamics == OVERDAMPED or self.arguments.friction is not None
         if fixed or not usable.any() or window.position.shape[2] == 0:
             return
@@ -304,7 +308,7 @@ class Warmup:
             friction=friction * default_friction(self.arguments.kernel, self.tuned.step_size)
         )
         free = step_size.found_by_curvature(self.arguments)
-        self._set_step(self._capped_step() if free else self.tuned.step_size)
+        self._set_step(self._longest_step() if free else self.tuned.step_size)
 
     def _record_trial(self, block: Block) -> None:
         assert self._trial is not None
@@ -327,9 +331,9 @@ class Warmup:
         """Check the frozen setting on a block: if the step is too long it shrinks, and the next block checks again."""
         d = block.position.shape[2]
         usable = past_transient(-block.lp, d, narrowness(block.gradient, d))
-        failing = float((block_checks.failed(block) & usable).mean())
+        failure_rate = float((block_checks.failed(block) & usable).mean())
         draws = Block.newest(self.blocks)
-        self.passed = failing <= THRESHOLDS.failure_rate and not self._is_too_wide(draws, usable)
+        self.passed = failure_rate <= THRESHOLDS.failure_rate and not self._is_too_wide(draws, usable)
         if not self.passed and step_size.found_by_curvature(self.arguments):
             self._set_step(THRESHOLDS.shrink * self.tuned.step_size)
             self.blocks = []
@@ -339,5 +343,6 @@ class Warmup:
             return self.arguments.steps_per_draw
         positions = [block.position for block in self.blocks]
         if sum(position.shape[1] for position in positions) < THRESHOLDS.least_check:
-            return steps_for_autocorrelation(self._adapted)  # after a short warm-up, or a late shrink of the step
+            # After a short warm-up, or where the step has shrunk lately.
+            return steps_for_autocorrelation(self._last_positions)
         return steps_for_autocorrelation(np.concatenate(positions, axis=1))

@@ -1,9 +1,7 @@
-"""Step size and number of midpoints from the curvature of the posterior in whitened coordinates.
+"""Step size and number of midpoints: from the curvature of the posterior or, of adjusted methods, the acceptance rate.
 
-The curvature, the largest eigenvalue of the negative Hessian matrix, shows in ``|dg| / |dy|``: changes of the gradient
-over changes of the position between successive draws.
-The automatic step is the longest for which the method's relative error of the variance, exact on the Gaussian of that
-curvature, stays within :func:`allowed_error`.
+The automatic step is the longest for which the method's relative error of the variance, exact on the Gaussian of the
+whitened curvature (:mod:`pmm_mcmc.warmup.curvature`), stays within :func:`allowed_error`.
 """
 
 from __future__ import annotations
@@ -14,7 +12,8 @@ import math
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
+from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.langevin.methods import METHODS, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.warmup.friction import adjusted_friction, default_friction
@@ -22,88 +21,16 @@ from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = [
     "allowed_error",
-    "curvature_bound",
+    "first_step",
     "fixed_setting",
     "found_by_curvature",
-    "longest",
+    "longest_step",
     "midpoint_count",
-    "rare_curvature",
     "safe_step",
-    "start",
     "step_for_acceptance",
     "with_adjusted_step",
     "with_step",
 ]  # fmt: skip
-
-
-def curvature_bound(
-    position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool, refines: bool
-) -> float:
-    """Return the largest curvature that successive whitened positions and gradients ``(chain, n, d)`` show.
-
-    Draws past the transient are ``usable`` ``(chain, n)``.  If the harmonic flow integrates the linear part ``-y`` of
-    the gradient, it is the curvature of the ``remainder``.  It is the larger of :func:`rare_curvature` and the 97 %
-    quantile of ``|dg| / |dy|`` along the direction in which the gradient varies most: this sees a few stiff directions
-    that the former, which averages over directions, would miss; on a Gaussian it is their exact curvature.
-    """
-    rare = rare_curvature(position, gradient, usable, remainder, refines)
-    dy, dg = _changes(position, gradient, usable, remainder)
-    if not len(dy):
-        return rare
-    direction = _main_direction((gradient + position if remainder else gradient)[usable])
-    shifts = np.abs(dy @ direction)
-    change = np.abs(dg @ direction)
-    clear = shifts >= np.quantile(shifts, 0.8)  # pairs that moved mostly along this direction
-    stiffest = np.quantile(change[clear] / shifts[clear], 0.97) if shifts[clear].min() > 0.0 else 0.0
-    return float(max(rare, stiffest))
-
-
-def rare_curvature(
-    position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool, refines: bool
-) -> float:
-    """Return the 99 % quantile of ``|dg| / |dy|`` over successive draws, for a method that ``refines`` steep steps.
-
-    It is the 99.9 % quantile for one that does not, and must be stable nearly everywhere.  Arguments are those of
-    :func:`curvature_bound`.
-    """
-    # Chain by chain, since these are copies of a window.
-    changes = [_changes(position[i, None], gradient[i, None], usable[i, None], remainder) for i in range(len(usable))]
-    dy, dg = (np.concatenate([_lengths(chain_changes[k]) for chain_changes in changes]) for k in (0, 1))
-    if not len(dy):
-        return 1.0
-    share = THRESHOLDS.places if refines else THRESHOLDS.nearly_all_places
-    return float(max(np.quantile(dg / dy, share), 1e-3))
-
-
-def _changes(
-    position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return differences of successive rows that moved, of position and of gradient."""
-    force = gradient + position if remainder else gradient
-    pairs = usable[:, 1:] & usable[:, :-1]
-    dy = np.diff(position, axis=1)[pairs]
-    dg = np.diff(force, axis=1)[pairs]
-    moved = (dy**2).sum(axis=1) > 0.0
-    return dy[moved], dg[moved]
-
-
-def _lengths(rows: np.ndarray) -> np.ndarray:
-    return np.sqrt((rows**2).sum(axis=1))
-
-
-def _main_direction(rows: np.ndarray) -> np.ndarray:
-    """Return the first principal direction of rows, whose lengths are cut at twice the median (power iteration)."""
-    rows = rows - np.median(rows, axis=0)
-    norms = np.sqrt((rows**2).sum(axis=1))
-    median = np.median(norms)
-    rows = rows * np.minimum(1.0, 2.0 * median / np.maximum(norms, 1e-300))[:, None]
-    direction = rows[np.argmax(np.minimum(norms, 2.0 * median))]
-    for _ in range(30):
-        size = np.sqrt((direction**2).sum())
-        if not size > 0.0:
-            return np.zeros(rows.shape[1])
-        direction = rows.T @ (rows @ (direction / size))
-    return direction / max(np.sqrt((direction**2).sum()), 1e-300)
 
 
 def allowed_error(target_bias: float, d: int) -> float:
@@ -152,7 +79,8 @@ def safe_step(arguments: MethodArguments, friction: float, curvature: float, tar
     if kernel.adjusted:
         raise ValueError("the step size of an adjusted method follows its acceptance rate")
     if kernel.scheme == Scheme.RECYCLED:
-        curvatures = _around_one(_rounded(curvature))
+        remainder = _rounded(curvature)
+        curvatures = 1.0 + remainder, max(1.0 - remainder, 1.0 / (1.0 + remainder))  # the largest and the smallest
         return _largest_step(kernel, _rounded(friction), 1, largest, curvatures, target)
     K = arguments.fixed_K or (32 if arguments.option == 1 else None)
     if kernel.dynamics == OVERDAMPED:
@@ -162,11 +90,6 @@ def safe_step(arguments: MethodArguments, friction: float, curvature: float, tar
     root = float(np.sqrt(curvature))
     unit = _largest_step(kernel, _rounded(friction / root), K, 2.0 * largest, (1.0,), target)
     return min(unit / root, largest)
-
-
-def _around_one(curvature: float) -> tuple[float, float]:
-    """Return the largest and smallest curvature where that of the remainder is at most ``curvature``."""
-    return 1.0 + curvature, max(1.0 - curvature, 1.0 / (1.0 + curvature))
 
 
 def _rounded(value: float) -> float:
@@ -203,18 +126,18 @@ def found_by_curvature(arguments: MethodArguments) -> bool:
     return arguments.step_size is None and not arguments.kernel.adjusted
 
 
-def longest(arguments: MethodArguments, tuned: TunedParameters, curvature: float) -> float:
+def longest_step(arguments: MethodArguments, tuned: TunedParameters, curvature: float) -> float:
     """Return the longest step whose error stays within the allowed one, at the present friction."""
     return safe_step(arguments, tuned.friction, curvature, _allowed(arguments, tuned))
 
 
-def start(arguments: MethodArguments, tuned: TunedParameters, curvature: float) -> float:
+def first_step(arguments: MethodArguments, tuned: TunedParameters, curvature: float) -> float:
     """Return the first step of a warm-up."""
     if arguments.step_size is not None:
         return arguments.step_size
     if arguments.kernel.adjusted:
         return min(0.5 / math.sqrt(1.0 + curvature), METHODS[arguments.method].largest_step)
-    return 0.5 * longest(arguments, tuned, curvature)
+    return 0.5 * longest_step(arguments, tuned, curvature)
 
 
 def step_for_acceptance(step: float, accept: float, lengthening: float = THRESHOLDS.most_lengthening) -> float:

@@ -191,8 +191,8 @@ class Thresholds:
     """Pareto's ``k`` of the ratios of densities from which on draws are not resampled by them (Vehtari et al.)."""
     other_scale: float = 2.0
     """Factor of a whitened coordinate's scale, by positions and gradients, from which on a setting is refined; dropped
-    where half of them have changed by its square.  With one group of ten left out of four hierarchies, or added again,
-    scales changed 2 to 75 times: refined settings cost 0.4 to 1.0 of a cold start, and dropped ones 0.9 to 1.3."""
+    where half of them have changed by its square.  With a group left out or added (``python -m benchmarks warm_start
+    --group``) a few have changed by up to 10, and refined settings cost 170 gradients in place of 260."""
     least_accepted: float = 0.6
     """Acceptance of the chain that accepts least in the block that checks a setting, below which it is refined."""
     least_accepted_usable: float = 0.3

@@ -25,15 +25,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Engine, log_det_of
+from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.contract import Engine, TunedParameters, log_det_of
 from pmm_mcmc.warmup import block_checks, step_size, timetable
+from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.elsewhere import leads_elsewhere
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.standard_errors import count_pieces, degrees_of_freedom, largest_t
 from pmm_mcmc.warmup.stein_identity import stein_identity
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
+from pmm_mcmc.warmup.transient import narrowness, past_transient
 
 __all__ = ["DROPPED", "FITS", "REFINED", "WarmStart", "number_of_candidates", "resampled", "warmup_from"]
 
@@ -160,7 +162,7 @@ class WarmStart:
         z, gradient = engine.structure.folded(block.position, block.gradient[..., :d])
         n = block.lp.shape[1]
         lp = block.lp + log_det_of(block.gradient, d)
-        usable = block_checks.past_transient(-lp, d, block_checks.narrowness(block.gradient, d))
+        usable = past_transient(-lp, d, narrowness(block.gradient, d))
         arrived = bool(usable[:, -max(1, n // 4) :].any(axis=1).all())
         accepted = float(block.accept.mean(axis=1).min())
         if not arrived or accepted < THRESHOLDS.least_accepted_usable:

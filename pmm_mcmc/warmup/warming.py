@@ -12,17 +12,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Engine
+from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.contract import Chunk, Engine, TunedParameters
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.warmup import timetable
-from pmm_mcmc.warmup.block_checks import narrowness, past_transient, replacements
+from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.mode_search import SearchOutcome, search_modes
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import fixed_setting
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
+from pmm_mcmc.warmup.transient import narrowness, past_transient, replacements
 
 __all__ = ["FEWEST", "Warming", "training_chains"]
 
@@ -78,13 +79,8 @@ class Warming:
     ) -> Warming:
         """Begin at dispersed positions ``(chain, d)`` in the model's coordinates, for ``length`` transitions at most.
 
-        The last blocks check the setting, if it is to be ``checked``: an equilibration checks its own.
-
-        Raises
-        ------
-        ValueError
-            If the log density or its gradient is not finite at one of the starts, or if ``length`` is 0 and the step
-            size is not given.
+        The last blocks check the setting, if it is to be ``checked``: an equilibration checks its own.  Starts without
+        a finite log density and gradient are an error, and so is a ``length`` of 0 without a step size.
         """
         if length == 0:
             fixed_setting(arguments, starts[0])

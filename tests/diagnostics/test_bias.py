@@ -17,8 +17,9 @@ import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.parameters import coordinate_of
 from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.summary import bias_table
-from pmm_mcmc.engines.arguments import Block, MethodArguments
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.gaussian_law import variance_error
+from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.schedule import Warmup
 
 Z = 6.5

@@ -420,7 +420,7 @@ def test_positions_are_copied_some_coordinates_at_a_time(monkeypatch):
         monkeypatch.setattr(folds_module, "_COPIED", copied)
         parts = Folds(x, g)
         for fold, *_ in parts.members:
-            fold._keep = kept
+            fold._keep_virial = kept
         for _ in range(2):
             found = corrected(f, parts, own)
             for mine, theirs in zip(found, expected, strict=True):

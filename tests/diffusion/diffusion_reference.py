@@ -88,10 +88,10 @@ def draws_of(schedule, blocks, levels, rows, Z):
     for i, (n, after) in enumerate(zip(levels, following(levels), strict=True)):
         stop = max(edge for edge in blocks.edges if edge < n)
         path = 0.0 if n in blocks.edges else path
-        carried = rows.carry[i] * path
+        carried = rows.path_factor[i] * path
         for k in range(n, max(stop, after), -1):
             path = a[k] * path + sigma[k] * Z[k]
-        draws.append((path - carried) / rows.fresh[i] if rows.fresh[i] > 0 else 0.0 * Z[1])
+        draws.append((path - carried) / rows.fresh_sd[i] if rows.fresh_sd[i] > 0 else 0.0 * Z[1])
     return draws
 
 

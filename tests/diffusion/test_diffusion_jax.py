@@ -11,7 +11,7 @@ import pytest
 from diffusion_reference import draws_of, gaussian, run, short
 
 from pmm_mcmc.diffusion import Blocks, DiffusionSchedule, gaussian_variance, poisson_midpoint_sample
-from pmm_mcmc.diffusion.interpolation import draw_levels, following, make_rows, make_table
+from pmm_mcmc.diffusion.interpolation import advance, draw_levels, following, make_rows, make_table
 from pmm_mcmc.diffusion.jax import ddim_sample, ddpm_sample
 from pmm_mcmc.diffusion.jax_scan import marked_cells, one_midpoint, scan
 
@@ -38,7 +38,8 @@ def test_same_draws_give_the_same_as_numpy(law, double, tolerance):
     with jax.enable_x64(double):
         in_jax = type(rows)(*(jnp.asarray(c, float) for c in rows))
         draws = jnp.asarray(np.array(draws), float)
-        result = np.asarray(scan(network, jnp.asarray(x, float), in_jax, levels - 1, draws)[0])
+        by_noise = lambda row, state, output, noise: (advance(row, state, output, noise), None)  # noqa: E731
+        result = np.asarray(scan(network, jnp.asarray(x, float), in_jax, levels - 1, by_noise, draws)[0])
     assert result.dtype == (np.float64 if double else np.float32)
     assert np.abs(result - wanted).max() < tolerance * np.abs(wanted).max()
 

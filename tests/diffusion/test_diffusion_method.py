@@ -171,9 +171,9 @@ def test_path_of_the_noise_has_the_variance_of_its_draws():
         levels = np.array([24, 24 - tau])
         rows = make_rows(make_table(schedule, blocks), levels, following(levels))
         mixed = sum(C(tau, j) * C(24, j) for j in range(1, tau + 1))
-        assert rows.fresh[0] ** 2 == pytest.approx(sum(C(tau, j) ** 2 for j in range(1, tau + 1)), rel=1e-12)
-        assert rows.carry[1] * rows.fresh[0] ** 2 == pytest.approx(mixed, rel=1e-12)
-        total = (rows.carry[1] * rows.fresh[0]) ** 2 + rows.fresh[1] ** 2
+        assert rows.fresh_sd[0] ** 2 == pytest.approx(sum(C(tau, j) ** 2 for j in range(1, tau + 1)), rel=1e-12)
+        assert rows.path_factor[1] * rows.fresh_sd[0] ** 2 == pytest.approx(mixed, rel=1e-12)
+        total = (rows.path_factor[1] * rows.fresh_sd[0]) ** 2 + rows.fresh_sd[1] ** 2
         assert total == pytest.approx(sum(C(24, j) ** 2 for j in range(1, 25)), rel=1e-12)
 
 

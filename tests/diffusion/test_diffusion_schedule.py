@@ -94,7 +94,7 @@ def test_every_prediction_gives_the_same_update(variant, kind):
     said = say(schedule, kind, data, epsilon, x, MOST_REFINEMENTS)
     a_k, b_k, _ = (c[1:] for c in schedule.coefficients(kind))
     assert np.allclose(a_k * x + b_k * said, a * x + b * epsilon, rtol=0, atol=1e-13)
-    p = schedule.prediction(kind)
+    p = schedule.estimates(kind)
     assert np.allclose(p.x0_x[1:] * x + p.x0_f[1:] * said, data, rtol=1e-12)
     assert np.allclose(p.eps_x[1:] * x + p.eps_f[1:] * said, epsilon, rtol=0, atol=1e-12)
 
@@ -111,7 +111,7 @@ def test_conversions(kind, to):
 
 def test_data_variance_of_a_prediction_reaches_v_x0_and_epsilon():
     schedule = short()
-    one, v = schedule.prediction(1.0), schedule.prediction("v")
+    one, v = schedule.estimates(1.0), schedule.estimates("v")
     assert all(np.allclose(p, q, rtol=1e-14) for p, q in zip(one, v, strict=True))
     near, x0 = schedule.coefficients(1e-14), schedule.coefficients("x0")
     assert np.allclose(near.a[1:], x0.a[1:], atol=1e-9) and np.allclose(-near.b[1:], x0.b[1:], atol=1e-9)

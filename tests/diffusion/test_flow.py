@@ -126,7 +126,9 @@ def test_option_1_has_no_division_by_zero_in_the_first_block(frozen):
     rows = make_rows(table, levels, following(levels))
     a = schedule.coefficients(frozen).a
     assert all(np.all(np.isfinite(column)) for column in rows)
-    assert rows.carry[1] == pytest.approx(np.prod(a[14:18])) and rows.carry[4] == pytest.approx(np.prod(a[3:5]))
+    assert rows.path_factor[1] == pytest.approx(np.prod(a[14:18])) and rows.path_factor[4] == pytest.approx(
+        np.prod(a[3:5])
+    )
 
 
 @pytest.mark.statistical

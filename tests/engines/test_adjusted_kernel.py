@@ -16,8 +16,7 @@ from scipy.stats import kstest
 from test_engine import COORDINATES, LEAVES, D, rough, rough_numpy
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.contract import TunedParameters, empty_state
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.langevin.methods import GHMC

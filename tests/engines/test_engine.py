@@ -10,8 +10,8 @@ from reference import RECOVER, SHORTEST, SHRINK, SUBSTEPS, Chain, engine, mean_g
 from scipy.stats import kstest, norm
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, empty_state
+from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.contract import Chunk, TunedParameters, empty_state
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature

@@ -110,8 +110,8 @@ def test_pickling_before_and_in_the_middle_of_a_run(model, name):
 def test_draws_do_not_depend_on_how_far_the_chain_looks_ahead(model, sample, monkeypatch, name):
     monkeypatch.setattr(chain_module, "SECONDS_AHEAD", 10.0)
     runs, longest = [], []
-    run = Chain._run
-    monkeypatch.setattr(Chain, "_run", lambda self, *a: longest.append(a[3]) or run(self, *a))
+    run = Chain._advance
+    monkeypatch.setattr(Chain, "_advance", lambda self, *a: longest.append(a[3]) or run(self, *a))
     for most in (1, 7, 256):
         monkeypatch.setattr(chain_module, "MOST_DRAWS_AHEAD", most)
         longest.clear()

@@ -110,7 +110,7 @@ def test_gradients_add_up_to_the_calls_made(model, sample, name, step_size):
     calls = np.zeros(1, np.int64)
     step = build(model, name, step_size=step_size, steps_per_draw=3)
     kernel = step._engine.kernel
-    step._compiled = NumbaEngine(kernel, step._engine.d, Functions(*(counting, lambda noncentring: calls) * 2))
+    step._engine = NumbaEngine(kernel, step._engine.d, Functions(*(counting, lambda noncentring: calls) * 2))
     with model:
         dt = sample(step, draws=80, tune=70, chains=2, discard_tuned_samples=False)
     stats, early = dt["sample_stats"], dt["warmup_sample_stats"]

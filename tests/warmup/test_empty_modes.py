@@ -8,8 +8,8 @@ from test_mode_search import lower, two_modes, warmed
 
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import chains_of
+from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.contract import TunedParameters, chains_of
 from pmm_mcmc.warmup.empty_modes import starts_elsewhere
 from pmm_mcmc.warmup.mode_search import ModeSearch
 

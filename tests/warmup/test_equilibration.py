@@ -13,7 +13,8 @@ from scipy.special import polygamma
 
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
+from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import HARMONIC, METHODS, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.model.native import SIGNATURE

@@ -11,7 +11,7 @@ from scipy.special import digamma, gammaln
 from scipy.stats import chi2
 
 import pmm_mcmc as pmm
-from pmm_mcmc.warmup.hidden_mass import follows_gradient, lowest_of_gaussian, mass_about, mass_around
+from pmm_mcmc.warmup.hidden_mass import follows_gradient, lowest_typical_lp, slab_mass, spike_mass
 from pmm_mcmc.warmup.search_thresholds import SEARCH
 
 
@@ -49,7 +49,7 @@ def test_the_mass_of_a_slab_around_draws_is_estimated_without_bias(d, wide):
     ratios = []
     for _ in range(200):
         at = places(256, d, rng)
-        share = mass_around(at, log_density(at), y, lp)
+        share = slab_mass(at, log_density(at), y, lp)
         ratios.append(share / (1.0 - share))
     z = (np.mean(ratios) - mass / bound) / (np.std(ratios) / np.sqrt(len(ratios)))
     assert abs(z) < 5.0
@@ -63,7 +63,7 @@ def test_heavy_tails_that_draws_visit_are_no_mass_that_they_have_not_met(nu, d):
         y /= np.abs(np.quantile(y, 0.84))
         at = places(256, d, rng)
         lp, at_lp = (-0.5 * (nu + d) * np.log1p((part**2).sum(axis=1) / nu) for part in (y, at))
-        assert mass_around(at, at_lp, y, lp) == 0.0
+        assert slab_mass(at, at_lp, y, lp) == 0.0
 
 
 def test_the_mass_of_a_spike_within_draws_is_estimated():
@@ -72,11 +72,11 @@ def test_the_mass_of_a_spike_within_draws_is_estimated():
     rng = np.random.default_rng(2)
     y = rng.normal(size=(400, d))
     lp, top = log_density(y), float(log_density(np.zeros(d)))
-    assert lp.max() < lowest_of_gaussian(top, d)
+    assert lp.max() < lowest_typical_lp(top, d)
     z = rng.normal(size=(SEARCH.ascents, d))
 
     def share_of(curvatures):
-        return mass_about(np.zeros(d), top, (np.array(curvatures), np.eye(d)), z, log_density, y, lp)
+        return spike_mass(np.zeros(d), top, (np.array(curvatures), np.eye(d)), z, log_density, y, lp)
 
     # Of a Gaussian in 3 dimensions 97 % of the mass is above the lowest log density.
     assert share_of([narrow**-2.0] * d) == pytest.approx(0.5, abs=0.05)

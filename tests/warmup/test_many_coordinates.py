@@ -5,8 +5,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from pmm_mcmc.engines.arguments import Block
 from pmm_mcmc.warmup import stein_identity
+from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.friction import largest_spread, slow_jumps
 from pmm_mcmc.warmup.standard_errors import worth_independent
 from pmm_mcmc.warmup.warming import training_chains

@@ -10,7 +10,8 @@ from numba import cfunc
 from reference import engine
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
+from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.model.initial_points import prior_draws
 from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.warmup.ascent import Ascents

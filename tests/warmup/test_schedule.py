@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.arguments import Block, MethodArguments
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.methods import METHODS
+from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import safe_step
 from pmm_mcmc.warmup.thresholds import THRESHOLDS

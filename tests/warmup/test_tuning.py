@@ -16,13 +16,15 @@ from tuning_cases import BIAS_TARGET, RECYCLED, UNADJUSTED, settings_of
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import diagonal_scale
-from pmm_mcmc.engines.arguments import Block, MethodArguments
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.methods import METHODS
 from pmm_mcmc.warmup import block_checks
-from pmm_mcmc.warmup.block_checks import narrowness, past_transient, replacements, steps_for_autocorrelation
-from pmm_mcmc.warmup.curvature import LocalCurvature
-from pmm_mcmc.warmup.step_size import allowed_error, curvature_bound, midpoint_count, rare_curvature, safe_step
+from pmm_mcmc.warmup.block import Block
+from pmm_mcmc.warmup.curvature import LocalCurvature, curvature_bound, rare_curvature
+from pmm_mcmc.warmup.step_size import allowed_error, midpoint_count, safe_step
+from pmm_mcmc.warmup.thinning import steps_for_autocorrelation
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
+from pmm_mcmc.warmup.transient import narrowness, past_transient, replacements
 
 # -- scale -------------------------------------------------------------------------------------------------------------
 

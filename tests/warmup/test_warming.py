@@ -15,9 +15,9 @@ import pmm_mcmc as pmm
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.warmup import timetable
-from pmm_mcmc.warmup.block_checks import past_transient
 from pmm_mcmc.warmup.step_size import allowed_error, safe_step
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
+from pmm_mcmc.warmup.transient import past_transient
 from pmm_mcmc.warmup.warming import Warming
 
 SEEDS = range(5)

@@ -1,0 +1,107 @@
+"""Checks of the arguments of a method, one by one: each returns the checked value or raises an error with a remedy."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+__all__ = ["CHECKS", "OFFSETS", "choice"]
+
+OFFSETS = {"left": 0.0, "centred": 0.5}  # of a midpoint in its cell, by grid
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def _positive(kind: type, remedy: str) -> Callable[[str, Any], Any]:
+    """Return the check of a positive number of a kind, ``None`` for "auto"."""
+    convert: Any = int if kind is numbers.Integral else float
+    expected = "an integer of at least 1" if convert is int else "a positive, finite number"
+
+    def check(name: str, value: Any) -> Any:
+        if _is_auto(value):
+            return None
+        wrong = isinstance(value, bool | np.bool_) or not isinstance(value, kind)
+        if wrong or not 0 < value < math.inf:
+            raise ValueError(f"{name}={value!r}: must be {expected}, or 'auto' {remedy}")
+        return convert(value)
+
+    return check
+
+
+def choice(*choices: Any) -> Callable[[str, Any], Any]:
+    """Return the check that a value is one of the choices."""
+
+    def check(name: str, value: Any) -> Any:
+        if isinstance(value, bool | np.bool_) or not any(type(value) is type(c) and value == c for c in choices):
+            raise ValueError(f"{name}={value!r}: must be {' or '.join(map(repr, choices))}")
+        return value
+
+    return check
+
+
+def _target_bias(name: str, value: Any) -> float:
+    """Return a checked ``target_bias``."""
+    wrong = isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real)
+    if wrong or not 1e-4 <= value <= 0.5:
+        raise ValueError(
+            f"target_bias={value!r}: must be a number between 0.0001 and 0.5, in posterior standard deviations"
+        )
+    return float(value)
+
+
+def _reparametrise(name: str, value: Any) -> str | tuple[tuple[str, str], ...]:
+    """Return a checked ``reparametrise``: "auto", "no", or sorted pairs of variable and choice."""
+    if _is_auto(value):
+        return "auto"
+    if value is False:
+        return "no"
+    if not isinstance(value, Mapping):
+        raise ValueError(
+            f"reparametrise={value!r}: must be 'auto', False, or a dict such as {{'theta': 'centred', 'b': "
+            "'noncentred'}"
+        )
+    for name, choice in value.items():
+        if not isinstance(name, str) or choice not in ("centred", "noncentred", "auto"):
+            raise ValueError(
+                f"reparametrise={dict(value)!r}: {name!r}: {choice!r} must be the name of a variable with 'centred', "
+                "'noncentred' or 'auto'"
+            )
+    return tuple(sorted((name, choice) for name, choice in value.items() if choice != "auto"))
+
+
+def _scaling(name: str, value: Any) -> tuple[float, ...] | None:
+    """Return a checked ``scaling``; None for "auto"."""
+    if _is_auto(value):
+        return None
+    remedy = "one positive number for each unconstrained coordinate (about its posterior sd), or 'auto'"
+    try:
+        array = np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError(f"scaling={value!r}: must be {remedy}") from None
+    if array.ndim != 1:
+        raise ValueError(f"scaling has shape {array.shape}: must be {remedy}")
+    bad = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
+    if bad.size:
+        raise ValueError(f"scaling[{bad[0]}]={float(array[bad[0]])!r}: must be {remedy}")
+    return tuple(map(float, array))
+
+
+CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "step_size": _positive(numbers.Real, "to have it found in warm-up"),
+    "K": _positive(numbers.Integral, "to have it follow from the step size"),
+    "friction": _positive(numbers.Real, "for 1 in the posterior's own scale"),
+    "option": choice(1, 2),
+    "grid": choice(*OFFSETS),
+    "scheme": choice("auto", "paper", "recycled"),
+    "midpoint": choice("uniform", "importance"),
+    "steps_per_draw": _positive(numbers.Integral, "to have it found in warm-up"),
+    "scaling": _scaling,
+    "target_bias": _target_bias,
+    "reparametrise": _reparametrise,
+}
