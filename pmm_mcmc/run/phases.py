@@ -16,6 +16,7 @@ from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import GHMC
 from pmm_mcmc.run.chunks import Gathered, groups_of
 from pmm_mcmc.run.driver import Advance, Driver, Stopped
+from pmm_mcmc.run.on_tape import ready
 from pmm_mcmc.run.until import Until
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, Equilibration, adjusted_setting, report_of
@@ -183,7 +184,7 @@ class Sampling(Driver):
         """Whether all draws are made."""
         return not self.run.tuning and self.run.done >= self.until.bound
 
-    def phase(self) -> Callable[[Stopped], Advance] | None:
+    def phase(self) -> Callable[[Stopped], Advance | None] | None:
         """Return the function that advances the present phase by a chunk; None after the last."""
         if self.run.warm_start is not None and not self.run.warm_start.outcome:
             return self._try_start
@@ -191,7 +192,7 @@ class Sampling(Driver):
             return self._warm_up if self.run.equilibration is None else self._equilibrate
         return None if self.until(self.run.done) else self._draw
 
-    def _try_start(self, stopped: Stopped) -> Advance:
+    def _try_start(self, stopped: Stopped) -> Advance | None:
         """Advance by a block, as warm-up or equilibration would, that says whether a former setting fits."""
         run = self.run
         trial = run.warm_start
@@ -218,16 +219,17 @@ class Sampling(Driver):
             return self._after_warm_up() if run.equilibration is None else self._after_equilibration()
 
         if run.equilibration is not None:
-            return self._block(self.plan.adjusted_engine, run.equilibration.rows, advance, ends)
+            return self._block(stopped, self.plan.adjusted_engine, run.equilibration.rows, advance, ends)
         assert warming.warmup is not None
-        return self._block(self.plan.engine, warming.warmup.boundary - warming.warmup.done, advance, ends)
+        return self._block(stopped, self.plan.engine, warming.warmup.boundary - warming.warmup.done, advance, ends)
 
-    def _warm_up(self, stopped: Stopped) -> Advance:
+    def _warm_up(self, stopped: Stopped) -> Advance | None:
         """Advance by a block of warm-up; equilibration follows if draws are adjusted, otherwise they follow."""
         warming = self.run.warming
         warmup = warming.warmup
         assert warmup is not None
-        return self._block(self.plan.engine, warmup.boundary - warmup.done, warming.block, self._after_warm_up)
+        rows = warmup.boundary - warmup.done
+        return self._block(stopped, self.plan.engine, rows, warming.block, self._after_warm_up)
 
     def _after_warm_up(self) -> bool:
         run = self.run
@@ -246,22 +248,26 @@ class Sampling(Driver):
         run.tuning = self.plan.equilibrates
         return True
 
-    def _equilibrate(self, stopped: Stopped) -> Advance:
+    def _equilibrate(self, stopped: Stopped) -> Advance | None:
         """Advance by a block of equilibration; draws follow once the chains have forgotten their start."""
         equilibration = self.run.equilibration
         assert equilibration is not None
         block = functools.partial(equilibration.block, self.run.warming)
-        return self._block(self.plan.adjusted_engine, equilibration.rows, block, self._after_equilibration)
+        return self._block(stopped, self.plan.adjusted_engine, equilibration.rows, block, self._after_equilibration)
 
     def _after_equilibration(self) -> bool:
         assert self.run.equilibration is not None
         self.run.tuning = not self.run.equilibration.finished
         return not self.run.tuning
 
-    def _block(self, engine: Engine, rows: int, advance: Callable[..., None], ends: Callable[[], bool]) -> Advance:
+    def _block(
+        self, stopped: Stopped, engine: Engine, rows: int, advance: Callable[..., None], ends: Callable[[], bool]
+    ) -> Advance | None:
         """Advance by a block of ``rows`` transitions; ``ends`` says whether it was the last."""
         run = self.run
         warming = run.warming
+        if not ready(engine, warming.ensemble.transition + rows, self.console, stopped):
+            return None
         chains = self.processes.chains
         n_grad = run.n_grad[chains].copy()
         rejected = run.unstable[chains].copy()
@@ -286,7 +292,7 @@ class Sampling(Driver):
             self._warm_up_cost = run.n_grad.copy()
         return Advance(chunk_of_all.groups, True, done)
 
-    def _draw(self, stopped: Stopped) -> Advance:
+    def _draw(self, stopped: Stopped) -> Advance | None:
         """Draw a chunk, or as much of it as is finished when the run is stopped."""
         run = self.run
         tuned = run.tuned
@@ -302,6 +308,8 @@ class Sampling(Driver):
         chunk_of_all = Gathered(len(n_grad), rows)
         while done < rows:
             n = min(self._pace, rows - done)
+            if not ready(engine, local_ensemble.transition + n * thin, self.console, stopped):
+                break
             began = time.perf_counter()
             gradients = 0
             for batch, chunk in local_ensemble.advance_in_batches(engine, tuned, n, self._batch(n), thin=thin):
@@ -322,7 +330,7 @@ class Sampling(Driver):
         ensemble.state, ensemble.evaluation, run.n_grad, run.unstable = self.processes.join(
             local_ensemble.state, local_ensemble.evaluation, n_grad, unstable
         )
-        return Advance(chunk_of_all.upto(done), False, run.done, done == rows)
+        return Advance(chunk_of_all.upto(done), False, run.done, done == rows) if done else None
 
     def _announce(self, draws: int, gradients: float, seconds: float, last: bool) -> None:
         """Log once what the draws will cost, by the pace of the first: at the ``last`` of a chunk at latest."""

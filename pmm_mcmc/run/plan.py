@@ -27,12 +27,11 @@ from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups
 from pmm_mcmc.run.fingerprint import identity_of
+from pmm_mcmc.run.on_tape import engine_of
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
 from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, GRADIENTS, STATISTICS
-from pmm_mcmc.tape.build import Unsupported
-from pmm_mcmc.tape.density import TapedDensity
 from pmm_mcmc.warmup.other_modes import OTHER_MODES
 from pmm_mcmc.warmup.step_size import fixed_setting
 
@@ -109,7 +108,7 @@ class SamplingPlan:
             raise ValueError(
                 f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(); pm.sample takes PyMC's own"
             )
-        backend = devices.backend_of(request.model, request.backend)
+        backend = request.backend if request.on_tape else devices.backend_of(request.model, request.backend)
         if step.arguments.option == 1 and backend == "jax":
             raise ValueError(
                 "option=1 does not run on JAX, where all chains evaluate one midpoint a step: leave option out, or "
@@ -197,8 +196,8 @@ class SamplingPlan:
         else:
             density, sampler = tempered_model(vars, model, point, request.reference)
         arguments.check_coordinates(density.d)
+        centre = np.concatenate([np.ravel(point[var.name]) for var in vars]).astype(float)
         engine: Any
-        runs: Any
         if backend == "jax":
             from pmm_mcmc.model.jax_density import JaxDensity
 
@@ -206,14 +205,10 @@ class SamplingPlan:
                 density.jax = JaxDensity.from_model(density)
             engine = devices.jax_engine(arguments, density.jax, request.device, request.precision, request.chains)
         else:
-            runs = density
-            if backend == "tape":
-                runs, backend = _on_tape(density, request.progressbar)
-            engine = NumbaEngine.of(arguments, runs, request.cores or devices.cores())
+            engine, backend = engine_of(request, density, backend, centre, announce)
         engine.periods = periods_of(vars, model)
         include = ("posterior", "log_likelihood") if request.log_likelihood else ("posterior",)
         layout = model_layout(model, vars, point, "jax" if backend == "jax" else "numba", include)
-        centre = np.concatenate([np.ravel(point[var.name]) for var in vars]).astype(float)
         plan = cls._finished(request, engine, layout, centre, backend, model)
         plan.prior_sampler = sampler
         return plan
@@ -237,8 +232,8 @@ class SamplingPlan:
         if adjusted and request.adapts and not arguments.kernel.adjusted:
             setting = ()
         attributes = {
-            "sampler": "GHMC" if adjusted else arguments.method, "adjusted": int(adjusted), "backend": backend,
-            "precision": precision,
+            "sampler": "GHMC" if adjusted else arguments.method, "adjusted": int(adjusted),
+            "backend": getattr(engine, "words", backend), "precision": precision,
         }  # fmt: skip
         identity = {
             "method": repr(arguments), "backend": backend, "precision": precision, "group": group,
@@ -333,13 +328,3 @@ class SamplingPlan:
         """Number of recorded numbers of one draw of one chain, of 8 bytes each."""
         arrays = [a for group in self.empty(1).values() for a in group.values()]
         return -(-sum(int(np.prod(a.shape[2:], dtype=int)) * a.itemsize for a in arrays) // 8)
-
-
-def _on_tape(density: Any, show: bool) -> tuple[Any, str]:
-    """Return a model's density on a tape and "tape", or as it is and "numba", with a line that says why."""
-    try:
-        density.tape = density.tape or TapedDensity(density)
-    except Unsupported as reason:
-        _log.log(logging.INFO if show else logging.DEBUG, "numba compiles the log density: no tape runs %s", reason)
-        return density, "numba"
-    return density.tape, "tape"

@@ -181,6 +181,14 @@ class Request:
         return isinstance(self.draws, str)
 
     @property
+    def on_tape(self) -> bool:
+        """Whether chains are to begin on a tape: unless a step, a ladder or another backend was asked for."""
+        default = (self.step is None or self.finished_run is not None) and self.reference is None
+        if isinstance(self.model, LogDensity):
+            return False
+        return self.backend == "tape" or (self.backend == "auto" and default)
+
+    @property
     def adapts(self) -> bool:
         """Whether there is a warm-up."""
         return self.tune > 0

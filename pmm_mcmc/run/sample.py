@@ -96,9 +96,10 @@ def sample(
     backend
         "numba": compiled loops on CPU threads, one chain each.  "tape": the same without compiling the model, for first
         draws within seconds; to rounding the same draws, at up to twice the time, and numba for a model that has an
-        operation which no tape runs.  "jax": chains in lockstep on JAX's default device, an
-        accelerator if it has one.  "auto": numba for a PyMC model and a C function, JAX for a JAX function.  A
-        :class:`Jax` says on which device, in which precision.
+        operation which no tape runs.  "jax": chains in lockstep on JAX's default device, an accelerator if it has one.
+        A :class:`Jax` says on which device, in which precision.  "auto": for a PyMC model the tape, and numba from the
+        transition on at which the tape has cost as much as two compilations, by its instructions and the number of
+        chains alone; with ``step`` numba from the start, as for a C function; JAX for a JAX function.
     store
         Path, or URL that fsspec knows, of a zarr store that is written during the run and can be read at any time with
         :func:`pmm_mcmc.open`.  The returned result reads from it when it is used.
