@@ -2,7 +2,8 @@
 
 ``model``: three models, by ``pmm.sbc`` with 1,000 replicates and by simuk, which compiles each anew, with five: CPU
 seconds of all processes, after a replicate that compiles what is kept.  simuk's samplers run where they are named and
-installed (nutpie makes itself the default of ``pm.sample``, so in an environment of its own).
+installed: simuk 0.3.0 and nutpie 0.16.11 in an environment of their own, since nutpie makes itself the default of
+``pm.sample``.
 
 ``fault``: 150 replicates of a model in which what is drawn is not what the density says, or that a biased step samples,
 and of a sound one: ``--models fault --seeds $(seq 20)``.
@@ -163,7 +164,7 @@ def page(rows: Rows, facts: str) -> str:
         f"{'':20s} {'':17s} {'replicates':>10s} {'a replicate':>11s} {'1,000':>7s} {'ESS':>6s} {'CPU s/1000 ESS':>14s} "
         f"{'gradients':>9s} {'not trusted':>11s} {'calibrated':>10s}",
     ]  # fmt: skip
-    for row in good(rows):
+    for row in sorted(good(rows), key=lambda row: TASK.models.index(row["target"])):
         if row["target"].startswith("model/"):
             each = row["cpu"] / row["replicates"]
             ours = ""

@@ -19,7 +19,7 @@ from pmm_mcmc.run.phases import Run, Sampling
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.starts import density_at, starts
-from pmm_mcmc.run.until import Until
+from pmm_mcmc.run.stopping import StoppingRule
 
 __all__ = ["Fit", "Fits"]
 
@@ -58,13 +58,13 @@ class Fits:
             positions = starts(plan, None, chains, None, rng)  # which says why there is none
         run = Run.start(plan, positions, self._request.tune, rng)
         draws = _Draws(chains)
-        until = _UntilConverged(draws)
-        sampling = Sampling(plan, self._request, run, draws, until, _SILENT, Processes(slice(0, chains)))
+        rule = _ConvergenceRule(draws)
+        sampling = Sampling(plan, self._request, run, draws, rule, _SILENT, Processes(slice(0, chains)))
         sampling.go(lambda: False)
         tree = plan.layout.tree(draws.groups, plan.attributes | run.attributes(plan))
         for name, report in run.reports().items():
             tree[name] = report
-        return Fit(draws.groups["posterior"], until.convergence, int(run.n_grad.mean()), judge(read(tree)))
+        return Fit(draws.groups["posterior"], rule.convergence, int(run.n_grad.mean()), judge(read(tree)))
 
 
 class _Draws:
@@ -91,23 +91,20 @@ class _Draws:
         return self._gathered.upto(self._done)
 
 
-class _UntilConverged(Until):
-    """The end of a run where chains agree, and all means are known to the limit of the verdict."""
+class _ConvergenceRule(StoppingRule):
+    """The rule that a run ends where chains agree, and all means are known to the limit of the verdict."""
 
     def __init__(self, draws: _Draws):
-        super().__init__(_ENDS[-1])
-        self.ends = list(_ENDS)
+        super().__init__(_ENDS)
         self._draws = draws
         self.convergence = Convergence(*[np.empty(0)] * 3)
 
-    def __call__(self, done: int) -> bool:
-        """Return whether the run ends after so many draws."""
-        if done not in self.ends:
-            return False
+    def suffices(self) -> bool:
+        """Return whether the draws so far have converged."""
         values = self._draws.groups["posterior"].values()
         self.convergence = convergence(np.concatenate([v.reshape(*v.shape[:2], -1) for v in values], axis=2))
         unknown = self.convergence.ess_bulk < THRESHOLDS.mcse**-2.0
-        return done >= self.bound or not (unknown | (self.convergence.r_hat > THRESHOLDS.r_hat)).any()
+        return not (unknown | (self.convergence.r_hat > THRESHOLDS.r_hat)).any()
 
 
 class _Silent:

@@ -49,31 +49,20 @@ _BLOCK = 2**18
 class Corrected(NamedTuple):
     """Estimates of ``p`` expectations, each of shape ``(p,)``.
 
-    Attributes
-    ----------
-    plain, plain_se
-        Mean over the draws, with its standard error.
-    value, se
-        Corrected estimate with its standard error if ``used``, else the plain one.
-    bias, bias_se
-        Plain minus corrected estimate, with its standard error; NaN where not measurable.
-    unexplained
-        Standard error of the corrected over that of the plain estimate, 1 at most: the share of the bias that the
-        correction is expected not to remove; ``se`` includes it if the bias is beyond doubt.
-    by_chain : (chain, p)
-        ``value`` from the draws of each chain, with coefficients from the others (``benchmarks/versus``).
-
     A function that is not finite everywhere has the plain estimate without an error; a constant has no bias and no
     error.
     """
 
-    plain: np.ndarray
+    plain: np.ndarray  # mean over the draws, with its standard error
     plain_se: np.ndarray
-    value: np.ndarray
+    value: np.ndarray  # corrected estimate, with its standard error, if ``used``, else the plain one
     se: np.ndarray
-    bias: np.ndarray
+    bias: np.ndarray  # plain minus corrected estimate, with its standard error; NaN where not measurable
     bias_se: np.ndarray
+    # Standard error of the corrected over that of the plain estimate, 1 at most: the share of the bias that the
+    # correction is expected not to remove; ``se`` includes it if the bias is beyond doubt.
     unexplained: np.ndarray
+    # (chain, p): ``value`` from the draws of each chain, with coefficients from the others (``benchmarks/versus``).
     by_chain: np.ndarray
 
     @property

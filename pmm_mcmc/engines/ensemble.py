@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,22 +25,12 @@ __all__ = ["Ensemble"]
 
 @dataclass
 class Ensemble:
-    """Chains of one method, each with its own random key.
+    """Chains of one method, each with its own random key."""
 
-    Attributes
-    ----------
-    state, evaluation : (chain, 4 d + 2), (chain, width)
-        State of each chain, and the evaluation at its evaluated point.
-    keys : (chain, 2) uint64
-        Random key of each chain.
-    transition : int
-        Number of transitions that each chain has made.
-    """
-
-    state: np.ndarray
-    evaluation: np.ndarray
-    keys: np.ndarray
-    transition: int = field(default=0)
+    state: np.ndarray  # (chain, 4 d + 2)
+    evaluation: np.ndarray  # (chain, width): at the evaluated point of each
+    keys: np.ndarray  # (chain, 2) uint64
+    transition: int = 0  # transitions that each chain has made
 
     @classmethod
     def start(

@@ -76,13 +76,13 @@ class NumbaEngine:
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the positions of states ``(..., 4 d + 2)``: see :class:`pmm_mcmc.engines.contract.Engine`."""
         self._check_size(state)
-        if state.ndim == 1:
-            table = self._functions.joint_table(coordinates.density_parameters)
-            dynamics = self.kernel.dynamics
-            return evaluate(self._functions.joint, table, dynamics, _for_loop(coordinates), state, self.width)
+        table = self._functions.joint_table(coordinates.density_parameters)
+        whitening = _for_loop(coordinates)
         evaluation = np.empty((*state.shape[:-1], self.width))
         for index in np.ndindex(*state.shape[:-1]):
-            evaluation[index] = self.evaluate(coordinates, state[index])
+            evaluation[index] = evaluate(
+                self._functions.joint, table, self.kernel.dynamics, whitening, state[index], self.width
+            )
         return evaluation
 
     def gradient_at(self, position: np.ndarray, density_parameters: np.ndarray | None = None) -> np.ndarray:

@@ -47,7 +47,7 @@ class LocationOrScale(NamedTuple):
     ----------
     coordinate : (m,) int
         Coordinate of the parent of each element; -1 for none, whose value is 1.
-    numbers : (m, 6)
+    coefficients : (m, 6)
         Constant, factor and power; kind of the parent, its lower bound, and the width between its bounds or its upper
         bound.
     names
@@ -55,7 +55,7 @@ class LocationOrScale(NamedTuple):
     """
 
     coordinate: np.ndarray
-    numbers: np.ndarray
+    coefficients: np.ndarray
     names: tuple[str, ...]
 
 
@@ -68,9 +68,9 @@ class PointerChild(NamedTuple):
 
 
 @njit(error_model="numpy")
-def _value_and_slope(coordinate, numbers, x):
+def _value_and_slope(coordinate, coefficients, x):
     """Return the value of a location or scale at ``x``, and its derivative by the parent's coordinate."""
-    constant, factor, power, kind, low, width = numbers
+    constant, factor, power, kind, low, width = coefficients
     if coordinate < 0:
         return constant + factor, 0.0
     t = x[coordinate]
@@ -92,13 +92,13 @@ def _value_and_slope(coordinate, numbers, x):
 
 
 @njit(cache=True, error_model="numpy")
-def _place(z, coordinates, parents, numbers, noncentring, x):
+def _place(z, coordinates, parents, coefficients, noncentring, x):
     """Fill ``x`` with the model's position at ``z``; return the log determinant."""
     x[:] = z
     log_det = 0.0
     for e in range(len(coordinates)):
-        mu, _ = _value_and_slope(parents[e, 0], numbers[e, 0], x)
-        L, _ = _value_and_slope(parents[e, 1], numbers[e, 1], x)
+        mu, _ = _value_and_slope(parents[e, 0], coefficients[e, 0], x)
+        L, _ = _value_and_slope(parents[e, 1], coefficients[e, 1], x)
         pull, B = _elementwise(mu, L, noncentring[e, 0], noncentring[e, 1])
         x[coordinates[e]] = mu + L * (pull / B + z[coordinates[e]] / np.sqrt(B))
         log_det += np.log(np.abs(L)) - 0.5 * np.log(B)
@@ -106,11 +106,11 @@ def _place(z, coordinates, parents, numbers, noncentring, x):
 
 
 @njit(cache=True, error_model="numpy")
-def _pull_back(z, x, coordinates, parents, numbers, noncentring, slope):
+def _pull_back(z, x, coordinates, parents, coefficients, noncentring, slope):
     """Turn the gradient by ``x`` in ``slope`` into that of the log density of ``z``."""
     for e in range(len(coordinates) - 1, -1, -1):
-        mu, of_location = _value_and_slope(parents[e, 0], numbers[e, 0], x)
-        L, of_scale = _value_and_slope(parents[e, 1], numbers[e, 1], x)
+        mu, of_location = _value_and_slope(parents[e, 0], coefficients[e, 0], x)
+        L, of_scale = _value_and_slope(parents[e, 1], coefficients[e, 1], x)
         h = noncentring[e, 1]
         pull, B = _elementwise(mu, L, noncentring[e, 0], h)
         by_x = slope[coordinates[e]]
@@ -124,23 +124,23 @@ def _pull_back(z, x, coordinates, parents, numbers, noncentring, slope):
 
 
 @njit(cache=True, error_model="numpy")
-def _locations_and_scales(p, parents, numbers):
+def _locations_and_scales(p, parents, coefficients):
     """Return locations and scales ``(n, m)`` at positions ``(n, d)``."""
     out = np.empty((2, len(p), len(parents)))
     for i in range(len(p)):
         for e in range(len(parents)):
             for side in range(2):
-                out[side, i, e] = _value_and_slope(parents[e, side], numbers[e, side], p[i])[0]
+                out[side, i, e] = _value_and_slope(parents[e, side], coefficients[e, side], p[i])[0]
     return out
 
 
 @njit(cache=True, error_model="numpy")
-def _pull_many(z, gradient, coordinates, parents, numbers, noncentring):
+def _pull_many(z, gradient, coordinates, parents, coefficients, noncentring):
     x = np.empty_like(z)
     slope = gradient.copy()
     for i in range(len(z)):
-        _place(z[i], coordinates, parents, numbers, noncentring, x[i])
-        _pull_back(z[i], x[i], coordinates, parents, numbers, noncentring, slope[i])
+        _place(z[i], coordinates, parents, coefficients, noncentring, x[i])
+        _pull_back(z[i], x[i], coordinates, parents, coefficients, noncentring, slope[i])
     return x, slope
 
 
@@ -153,19 +153,19 @@ def noncentred_native() -> Any:
         n = table[4]
         coordinates = carray(as_pointer(table[5]), (n,), np.int64)
         parents = carray(as_pointer(table[6]), (n, 2), np.int64)
-        numbers = carray(as_pointer(table[7]), (n, 2, 6), np.float64)
+        coefficients = carray(as_pointer(table[7]), (n, 2, 6), np.float64)
         noncentring = carray(as_pointer(table[8]), (n, 2), np.float64)
         z = carray(z_pointer, (d,))
         slope = carray(evaluation_pointer, (d,))
         x = np.empty(d)
         gradient = np.empty(d)
-        log_det = _place(z, coordinates, parents, numbers, noncentring, x)
+        log_det = _place(z, coordinates, parents, coefficients, noncentring, x)
         code, value = evaluate(x, gradient, carray(table, (3,)))
         if code != 0:
             return np.nan
         for i in range(d):
             slope[i] = gradient[i]
-        _pull_back(z, x, coordinates, parents, numbers, noncentring, slope)
+        _pull_back(z, x, coordinates, parents, coefficients, noncentring, slope)
         if table[3]:
             evaluation = carray(evaluation_pointer, (3 * d + 1,))
             for i in range(d):
@@ -182,20 +182,20 @@ class Elements(NamedTuple):
 
     coordinates: np.ndarray
     parents: np.ndarray
-    numbers: np.ndarray
+    coefficients: np.ndarray
     order: np.ndarray
 
-    def a_and_h(self, numbers: np.ndarray) -> np.ndarray:
+    def a_and_h(self, noncentring: np.ndarray) -> np.ndarray:
         """Return ``a`` and ``h`` of each element ``(n, 2)`` from the parameters of the non-centring."""
-        return np.ascontiguousarray(numbers[self.order], dtype=float)
+        return np.ascontiguousarray(noncentring[self.order], dtype=float)
 
-    def table(self, function: CFunction, with_evaluation: bool, numbers: np.ndarray) -> np.ndarray:
+    def table(self, function: CFunction, with_evaluation: bool, noncentring: np.ndarray) -> np.ndarray:
         """Return the table of the composed function.
 
         It has the table of ``function``; whether evaluations are filled or gradients only (``with_evaluation``); the
-        number of elements; and the addresses of their coordinates, parents, numbers and noncentring.
+        number of elements; and the addresses of their coordinates, parents, coefficients and noncentring.
         """
-        arrays = self.coordinates, self.parents, self.numbers, self.a_and_h(numbers)
+        arrays = self.coordinates, self.parents, self.coefficients, self.a_and_h(noncentring)
         addresses = [array.ctypes.data for array in arrays]
         entries = [*function.table, with_evaluation, len(self.coordinates), *addresses]
         table = np.array(entries, dtype=np.int64)
@@ -230,12 +230,12 @@ def elements_of(
     elements = Elements(
         np.concatenate([np.arange(d)[child.at] for child in noncentred]),
         np.concatenate([np.stack([mu.coordinate, L.coordinate], axis=1) for mu, L in laws]),
-        np.concatenate([np.stack([mu.numbers, L.numbers], axis=1) for mu, L in laws]),
+        np.concatenate([np.stack([mu.coefficients, L.coefficients], axis=1) for mu, L in laws]),
         np.concatenate(order),
     )
 
     def scales(p: np.ndarray) -> list[tuple[Any, Any]]:
-        mu, L = _locations_and_scales(np.ascontiguousarray(p), elements.parents, elements.numbers)
+        mu, L = _locations_and_scales(np.ascontiguousarray(p), elements.parents, elements.coefficients)
         cuts = np.cumsum([child.size for child in noncentred])[:-1]
         return list(zip(np.split(mu, cuts, axis=1), np.split(L, cuts, axis=1), strict=True))
 

@@ -21,7 +21,7 @@ from pmm_mcmc.model.initial_points import flat_position, initial_point
 from pmm_mcmc.model.model_cache import model_cache, state_of
 from pmm_mcmc.model.model_density import Layout, ModelDensity
 from pmm_mcmc.model.noncentred_density import noncentred_density
-from pmm_mcmc.model.split_density import SplitDensity, concatenate
+from pmm_mcmc.model.split_density import SplitDensity
 
 __all__ = [
     "bad_start_message",
@@ -153,8 +153,7 @@ def model_density(
         if hierarchical is not None:
             return hierarchical
     flat = density.flat()
-    logp, gradients = density.at(density.cut(flat))
-    gradient = concatenate(gradients)
+    logp, gradient = density.at_flat(flat)
     structure = Structure.identity(start.size)
     return ModelDensity(layout, flat, logp, gradient, gradient, structure.width, structure, others=others)
 

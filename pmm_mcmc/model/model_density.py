@@ -69,6 +69,11 @@ class ModelDensity:
         """The vector, with log density and evaluation as graphs of it."""
         return self.flat, [self.logp, self.evaluation]
 
+    @property
+    def compiled(self) -> bool:
+        """Whether the C function ``"joint"`` is there already."""
+        return "joint" in self._native
+
     def function(self, output: str) -> Any:
         """Return the C function ``"joint"`` or ``"gradient"``, compiled at the first call."""
         if output not in self._native:

@@ -49,7 +49,7 @@ def noncentred_density(
     model, vars, layout, start, choices
         See :func:`pmm_mcmc.model.hierarchy.read_hierarchy`.
     density
-        The log density by the parts that ``layout`` says.
+        The log density by blocks, one for each variable.
 
     Returns
     -------
@@ -62,8 +62,7 @@ def noncentred_density(
         return None
 
     def log_density() -> Any:
-        logp, gradients = density.at(density.cut(flat))
-        return python_function([flat], [logp, concatenate(gradients)])
+        return python_function([flat], list(density.at_flat(flat)))
 
     signs = signed_scales(hierarchy, log_density)
     if not hierarchy.children and not len(signs.signed):

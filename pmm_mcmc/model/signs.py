@@ -1,19 +1,22 @@
-"""Which scales may be sampled with a sign, and which coordinates change sign with them.
+"""The scales of a model that may be sampled with a sign, and the coordinates that change sign with them.
 
-A scale may where the log density of ``z`` is then a smooth function across 0:
+A scale may have a sign where the log density of ``z`` is then a smooth function across 0.  Values at a few positions
+decide, whatever graph computes them:
 
-- its prior is of a family in :data:`pmm_mcmc.model.families.SIGNED`;
-- every child whose scale vanishes with it has symmetric noise, and is proportional to it in the end.  Factors of a
-  product of such scales, as a horseshoe has, keep their logarithms: with signs two of three runs of each horseshoe of
-  ``benchmarks/hierarchies.py`` were refused, without none of six.  A single vector keeps them too: a mean that is not
-  its location is correlated with it, the other way round where the scale is negative, and no linear scale suits both
-  (Gaussian process of ``benchmarks/hierarchies.py``: none of five runs trusted with a sign, three without);
-- of a standard deviation among several, the correlations with it change sign too, and their prior does not mind.
+- Its prior is of a family in :data:`pmm_mcmc.model.families.SIGNED`.
+- Every child whose scale vanishes with it has symmetric noise, and a scale that is proportional to it near 0.
+- If it is one of several standard deviations, the correlations with it change sign too, and their prior is symmetric.
 
-Nor need there be children: a model that is non-centred by hand has offsets, ``theta = mu + s * offset``, and with the
-sign of ``s`` that of its offsets changes (:func:`_of_offsets`).
+A model that is non-centred by hand has offsets in place of children: in ``theta = mu + s * offset`` they change sign
+with ``s``.
 
-All of this is tested by values at a few positions, whatever graph computes them.
+Two kinds of scales keep their logarithms, by the measurements of ``benchmarks/hierarchies.py``:
+
+- Factors of a product of such scales, as a horseshoe has: with signs two of three runs were refused, without none of
+  six.
+- The scale of a single vector: a mean that is not its location is correlated with it, the other way round where the
+  scale is negative, and no linear scale suits both.  For a Gaussian process none of five runs was trusted with a sign,
+  three were without.
 """
 
 from __future__ import annotations

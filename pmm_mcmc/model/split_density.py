@@ -20,56 +20,55 @@ __all__ = ["SplitDensity", "concatenate"]
 
 
 class SplitDensity(NamedTuple):
-    """A log density and its gradient as graphs of flat parts of the position.
+    """A log density and its gradient as graphs of the position's blocks, one for each variable.
 
     Attributes
     ----------
-    parts : list
+    blocks : list
         A vector for each variable, of known length and one dtype.
     logp, gradients
-        The log density, and its gradient by each part.
+        The log density, and its gradient by each block.
     """
 
-    parts: list[Any]
+    blocks: list[Any]
     logp: Any
     gradients: list[Any]
 
     @classmethod
-    def of(
-        cls,
-        vars: Sequence[Any],
-        layout: Layout,
-        logp: Any,
-        others: Mapping[Any, Any],
-    ) -> SplitDensity:
+    def of(cls, vars: Sequence[Any], layout: Layout, logp: Any, others: Mapping[Any, Any]) -> SplitDensity:
         """Take the gradient of a log density of value variables; ``others`` are replaced as they say."""
         dtype = np.result_type(*(var_dtype for *_, var_dtype in layout))
-        parts = [pt.vector(name, dtype=dtype, shape=(size,)) for name, _, size, _ in layout]
+        blocks = [pt.vector(name, dtype=dtype, shape=(size,)) for name, _, size, _ in layout]
         values = {
             var: var.type.filter_variable(vector.reshape(shape).astype(var_dtype))
-            for var, vector, (_, shape, _, var_dtype) in zip(vars, parts, layout, strict=True)
+            for var, vector, (_, shape, _, var_dtype) in zip(vars, blocks, layout, strict=True)
         }
         (logp,) = clone_replace([logp], {**values, **others}, rebuild_strict=False)
-        return cls(parts, logp, pytensor.grad(logp, parts, disconnected_inputs="ignore"))
+        return cls(blocks, logp, pytensor.grad(logp, blocks, disconnected_inputs="ignore"))
 
     def flat(self) -> Any:
-        """Return a vector that holds all parts."""
-        size = sum(vector.type.shape[0] for vector in self.parts)
-        return pt.vector("joined_inputs", dtype=self.parts[0].dtype, shape=(size,))
+        """Return a vector that holds all blocks."""
+        size = sum(vector.type.shape[0] for vector in self.blocks)
+        return pt.vector("joined_inputs", dtype=self.blocks[0].dtype, shape=(size,))
 
     def cut(self, flat: Any) -> list[Any]:
-        """Return the parts of a vector that holds all."""
-        ends = np.cumsum([0, *(vector.type.shape[0] for vector in self.parts)]).tolist()
+        """Return the blocks of a vector that holds all."""
+        ends = np.cumsum([0, *(vector.type.shape[0] for vector in self.blocks)]).tolist()
         return [flat[begin:end] for begin, end in pairwise(ends)]
 
-    def at(self, parts: Sequence[Any]) -> tuple[Any, list[Any]]:
-        """Return the log density and its gradients at other graphs of the parts."""
+    def at(self, blocks: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """Return the log density and its gradients at other graphs of the blocks."""
         logp, *gradients = graph_replace(
-            [self.logp, *self.gradients], dict(zip(self.parts, parts, strict=True)), strict=False
+            [self.logp, *self.gradients], dict(zip(self.blocks, blocks, strict=True)), strict=False
         )
         return logp, gradients
 
+    def at_flat(self, flat: Any) -> tuple[Any, Any]:
+        """Return the log density and its gradient, a vector, at a vector that holds all blocks."""
+        logp, gradients = self.at(self.cut(flat))
+        return logp, concatenate(gradients)
 
-def concatenate(parts: Sequence[Any]) -> Any:
-    """Return one vector of the parts."""
-    return pt.concatenate([vector.ravel() for vector in parts]).astype(parts[0].dtype)
+
+def concatenate(blocks: Sequence[Any]) -> Any:
+    """Return one vector of the blocks."""
+    return pt.concatenate([vector.ravel() for vector in blocks]).astype(blocks[0].dtype)

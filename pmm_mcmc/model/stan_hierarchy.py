@@ -50,27 +50,27 @@ class _Term(NamedTuple):
     names: tuple[str, ...] = ()
 
     @property
-    def fixed(self) -> bool:
+    def is_constant(self) -> bool:
         return not self.names
 
     def times(self, by: Any) -> _Term:
         return self._replace(constant=self.constant * by, factor=self.factor * by)
 
     def to_the(self, power: float) -> _Term:
-        if self.fixed:
+        if self.is_constant:
             return _Term(np.power(self.constant, power))
         if np.any(self.constant != 0.0):
             raise _Unreadable
         return self._replace(factor=np.power(self.factor, power), power=np.multiply(self.power, power))
 
     def exponential(self) -> _Term:
-        if self.fixed:
+        if self.is_constant:
             return _Term(np.exp(self.constant))
         if np.any(self.kind != IDENTITY) or np.any(self.power != 1.0):
             raise _Unreadable
         return self._replace(constant=0.0, factor=np.exp(self.constant), power=self.factor, kind=LOWER)
 
-    def picked(self, index: np.ndarray) -> _Term:
+    def at_index(self, index: np.ndarray) -> _Term:
         arrays = [name for name in self._fields[:-1] if np.ndim(getattr(self, name))]
         return self._replace(**{name: getattr(self, name)[index] for name in arrays})
 
@@ -78,8 +78,8 @@ class _Term(NamedTuple):
         """Return the parent of each element of a child, in the order of its coordinates."""
         fields = [np.broadcast_to(field, shape).ravel()[order].astype(float) for field in self[:-1]]
         constant, factor, power, coordinate, kind, low, width = fields
-        numbers = np.stack([constant, factor, power, kind, low, width], axis=1)
-        return LocationOrScale(coordinate.astype(np.int64), np.ascontiguousarray(numbers), self.names)
+        coefficients = np.stack([constant, factor, power, kind, low, width], axis=1)
+        return LocationOrScale(coordinate.astype(np.int64), np.ascontiguousarray(coefficients), self.names)
 
 
 class _Reader:
@@ -124,9 +124,9 @@ class _Reader:
                 return self._combined(self._term(left), op, self._term(right))
             case ast.Subscript(value=inner, slice=index):
                 position = self._term(index)
-                if not position.fixed:
+                if not position.is_constant:
                     raise _Unreadable
-                return self._term(inner).picked(np.asarray(position.constant).astype(int) - 1)
+                return self._term(inner).at_index(np.asarray(position.constant).astype(int) - 1)
             case ast.Call(func=ast.Name(id=name), args=arguments):
                 return self._called(name, [self._term(argument) for argument in arguments])
         raise _Unreadable
@@ -158,14 +158,14 @@ class _Reader:
                 return _Reader._combined(left, ast.Add(), right.times(-1.0))
             case ast.Div():
                 return _Reader._combined(left, ast.Mult(), right.to_the(-1.0))
-            case ast.Pow() if right.fixed and np.ndim(right.constant) == 0:
+            case ast.Pow() if right.is_constant and np.ndim(right.constant) == 0:
                 return left.to_the(float(right.constant))
-        if left.fixed:
+        if left.is_constant:
             left, right = right, left
         match op:
-            case ast.Mult() if right.fixed:
+            case ast.Mult() if right.is_constant:
                 return left.times(right.constant)
-            case ast.Add() if right.fixed:
+            case ast.Add() if right.is_constant:
                 return left._replace(constant=left.constant + right.constant)
         raise _Unreadable
 

@@ -52,9 +52,7 @@ def path_density(vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarr
     flat = densities[0].flat()
     d = flat.type.shape[0]
     numbers = pytensor.shared(path_numbers(0.0, None, d).astype(flat.dtype), name="numbers of the path")
-    (lp, g), *likelihood = (
-        (logp, concatenate(gradients)) for logp, gradients in (each.at(each.cut(flat)) for each in densities)
-    )
+    (lp, g), *likelihood = (density.at_flat(flat) for density in densities)
     logq, g0 = mixture_density(pt, flat, numbers[2:], d)
     log_ratio = lp - logq
     gl = g - g0

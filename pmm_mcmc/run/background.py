@@ -7,6 +7,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import numpy as np
 import xarray as xr
@@ -49,8 +50,7 @@ class Background:
     def __init__(self, run: Callable[[Request, StopRequest], xr.DataTree], request: Request):
         self._chunks: list[dict[str, np.ndarray]] = []
         self._phase = "compiling"
-        self._result: xr.DataTree | None = None
-        self._error: BaseException | None = None
+        self._result: Future[xr.DataTree] = Future()
         self._stopped = StopRequest()
         self._callback = request.callback
         self._keeps_draws = request.keep == "draws"
@@ -59,8 +59,7 @@ class Background:
         if model is None:  # the context of a with statement is that of its thread
             model = model_of(None if request.step is None or request.step.free else request.step.model)
         watched = dataclasses.replace(request, model=model, callback=self._see, longest_chunk=every)
-        self._thread = threading.Thread(target=self._run, args=(run, watched), name="pmm.sample", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, args=(run, watched), name="pmm.sample", daemon=True).start()
 
     def __repr__(self) -> str:
         return f"<pmm.sample in the background: {self.progress}>"
@@ -68,7 +67,7 @@ class Background:
     @property
     def finished(self) -> bool:
         """Whether the run has ended: with all its draws, stopped, or by an error."""
-        return not self._thread.is_alive()
+        return self._result.done()
 
     @property
     def progress(self) -> str:
@@ -78,8 +77,8 @@ class Background:
     @property
     def posterior(self) -> xr.Dataset:
         """The draws so far, without those of the warm-up; before the end dims have no names of the model."""
-        if self._result is not None:
-            return self._result["posterior"].to_dataset()
+        if self._keeps_draws and self.finished and self._result.exception() is None:
+            return self._result.result()["posterior"].to_dataset()
         chunks = list(self._chunks)
         arrays = {name: np.concatenate([chunk[name] for chunk in chunks], axis=1) for name in (chunks or [{}])[0]}
         dims = {name: [f"{name}_dim_{i}" for i in range(array.ndim - 2)] for name, array in arrays.items()}
@@ -100,15 +99,14 @@ class Background:
         Exception
             The error that ended the run.
         """
-        self._thread.join(timeout)
-        if self._thread.is_alive():
+        try:
+            return self._result.result(timeout)
+        except TimeoutError:
+            if self.finished:
+                raise  # the run's own
             raise TimeoutError(
                 f"timeout={timeout}: the run goes on ({self.progress}); wait again, or stop it by stop()"
-            )
-        if self._error is not None:
-            raise self._error
-        assert self._result is not None
-        return self._result
+            ) from None
 
     def stop(self) -> xr.DataTree:
         """End the run and return the result with the draws so far."""
@@ -117,13 +115,18 @@ class Background:
 
     def _run(self, run: Callable[[Request, StopRequest], xr.DataTree], request: Request) -> None:
         try:
-            self._result = run(request, self._stopped)
+            result = run(request, self._stopped)
+            if self._keeps_draws:
+                draws = result["posterior"].sizes["draw"]
+            else:
+                draws = int(result["sample_stats_total"].to_dataset()["draws"].max())
+            self._phase = f"finished, {draws} draws of each chain"
+            self._result.set_result(result)
             self._chunks = []
-            self._phase = f"finished, {self._result['posterior'].sizes['draw']} draws of each chain"
         except BaseException as error:
-            self._error = error
             self._phase = f"failed, {type(error).__name__}"
             _log.error("The run in the background failed: %s; its wait() raises the error", error)
+            self._result.set_exception(error)
 
     def _see(self, chunk: FinishedChunk) -> None:
         if chunk.tuning:

@@ -6,6 +6,8 @@ import datetime
 import logging
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
@@ -43,6 +45,7 @@ class Console:
         self._created = datetime.datetime.now(datetime.UTC).isoformat()
         self._heartbeat = Heartbeat(self._show)
         self._interrupt = Interrupt()
+        self._announced = False
         self.compile_time = 0.0
         self.sampling_time = 0.0
 
@@ -63,9 +66,11 @@ class Console:
         _log.log(self.level, line, *values)
 
     def announce(self, sampled: str) -> None:
-        """Log what will be sampled, before its log density is compiled."""
+        """Log what will be sampled, before its log density is compiled, or that numba compiles it where no tape can."""
         self.log("%s", sampled)
-        self._heartbeat.say("Compiling the log density")
+        begins = self._request.on_tape and not self._announced
+        self._announced = True
+        self._heartbeat.say("Reading the log density" if begins else "Compiling the log density")
 
     def compiles(self, task: str) -> None:
         """Show what is compiled now."""
@@ -78,6 +83,21 @@ class Console:
         self._interrupt.__exit__()
         self._heartbeat.stop()
         self.compile_time = time.time() - self._began
+
+    @contextmanager
+    def compiling(self, stopped: StopRequest) -> Iterator[None]:
+        """Compile the log density during a run, where Ctrl-C ends both."""
+        self.log("Numba compiles the log density for the draws that are left")
+        began = time.time()
+        stopped.interrupts = True
+        try:
+            yield
+        except BaseException:  # compilers turn Ctrl-C into errors of their own
+            if not stopped():
+                raise
+        finally:
+            stopped.interrupts = False
+            self.compile_time += time.time() - began
 
     def bar(self, tune: int, draws: int, *, adjusted: bool, show: bool = True) -> RunProgress:
         """Return the bar, a context manager, which :meth:`update` writes to."""

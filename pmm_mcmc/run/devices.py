@@ -33,25 +33,19 @@ class Jax:
         with equal arguments and one ``store``.
     precision
         "float64"; "mixed" (log density and gradient in single precision, everything else in double); "float32".
-    batch
-        Number of chains that advance together, which bounds the memory that they need.  "auto": as many as fit into
-        about a hundred megabytes.
 
     Examples
     --------
     >>> Jax(device="gpu")
-    Jax(device='gpu', precision='float64', batch='auto')
+    Jax(device='gpu', precision='float64')
     """
 
     device: str = "auto"
     precision: str = "float64"
-    batch: int | str = "auto"
 
     def __post_init__(self) -> None:
         check_choice("device", self.device, _DEVICES)
         check_choice("precision", self.precision, _PRECISIONS)
-        if self.batch != "auto":
-            check_count("batch", self.batch, 1)
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.run.chunks import Groups
 
-__all__ = ["Advance", "Driver", "FinishedChunk", "StopSampling", "Stopped"]
+__all__ = ["Driver", "FinishedChunk", "StopSampling", "Stopped"]
 
 Stopped = Callable[[], bool]
 
@@ -20,7 +20,7 @@ class StopSampling(Exception):
 
 
 class FinishedChunk(NamedTuple):
-    """The argument of a callback, after each chunk.
+    """Draws of a chunk, the argument of a callback after it.
 
     Attributes
     ----------
@@ -28,24 +28,27 @@ class FinishedChunk(NamedTuple):
         Whether these are draws of the warm-up.
     done
         Number of finished draws of this phase, including these.
-    posterior, sample_stats
-        Arrays ``(chain, draw, ...)`` of this chunk, by name.  They are empty in a warm-up that is not kept; with
-        several processes they contain the chains of this one.
+    groups
+        Arrays ``(chain, draw, ...)`` of this chunk by group and name.  There are none in a warm-up that is not kept;
+        with several processes they contain the chains of this one.
+    complete
+        Whether all draws of the chunk were made.
     """
 
     tuning: bool
     done: int
-    posterior: dict[str, np.ndarray]
-    sample_stats: dict[str, np.ndarray]
-
-
-class Advance(NamedTuple):
-    """A chunk: draws by group, whether they are of a warm-up, their number so far, and whether all were made."""
-
     groups: Groups
-    tuning: bool
-    done: int
     complete: bool = True
+
+    @property
+    def posterior(self) -> dict[str, np.ndarray]:
+        """The variables by name."""
+        return self.groups.get("warmup_posterior" if self.tuning else "posterior", {})
+
+    @property
+    def sample_stats(self) -> dict[str, np.ndarray]:
+        """The statistics by name."""
+        return self.groups.get("warmup_sample_stats" if self.tuning else "sample_stats", {})
 
 
 class Driver:
@@ -68,7 +71,7 @@ class Driver:
         self.callback = callback
         self.processes = processes
 
-    def phase(self) -> Callable[[Stopped], Advance | None] | None:
+    def phase(self) -> Callable[[Stopped], FinishedChunk | None] | None:
         """Return the function that advances the present phase by a chunk; None after the last.
 
         The function returns None where there is nothing to record.
@@ -87,20 +90,13 @@ class Driver:
             stop = False
             if chunk is not None:
                 self.recorder.put(chunk.groups, self.run, chunk.complete)
-                stop = self._stops(chunk) or not chunk.complete
+                stop = not chunk.complete
+                try:
+                    if self.callback is not None:
+                        self.callback(chunk)
+                except StopSampling:
+                    stop = True
             del chunk  # before the next one takes as much memory
             if self.processes.any(stop or stopped()):
                 return self.ended
         return True
-
-    def _stops(self, chunk: Advance) -> bool:
-        """Call the callback; return whether it ends the run."""
-        prefix = "warmup_" * chunk.tuning
-        empty: dict[str, np.ndarray] = {}
-        shown = (chunk.groups.get(prefix + name, empty) for name in ("posterior", "sample_stats"))
-        try:
-            if self.callback is not None:
-                self.callback(FinishedChunk(chunk.tuning, chunk.done, *shown))
-        except StopSampling:
-            return True
-        return False

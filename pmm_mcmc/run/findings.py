@@ -1,4 +1,4 @@
-"""What a result says of its run beside draws: other modes, jumps, necks and the non-centring, as attributes."""
+"""The findings of a run beside its draws, attributes of its result: other modes, jumps, necks, the non-centring."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.starts import density_at
 from pmm_mcmc.warmup.other_modes import OtherModes
 
-__all__ = ["attributes_of", "modes_of", "noted"]
+__all__ = ["attributes_of", "findings_of"]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -28,7 +28,7 @@ _NEWEST = 1000
 
 
 def attributes_of(plan: SamplingPlan, run: Run, tree: Any, search: bool) -> dict[str, str]:
-    """Return these attributes for a result; jumps and necks are looked for if ``search``."""
+    """Return the attributes of a result; jumps and necks are searched for if ``search``."""
     stats = tree["sample_stats"].to_dataset() if "sample_stats" in tree else None
     searches = {}
     if search:
@@ -36,21 +36,16 @@ def attributes_of(plan: SamplingPlan, run: Run, tree: Any, search: bool) -> dict
             searches = _searches(plan, run, stats)
         except Exception:  # no error here may lose the draws
             _log.exception("Jumps and necks were not looked for, for an error in it; the draws are kept")
-    return _noncentring_of(plan, run, stats) | noted(modes_of(run.warming.other_modes), searches)
+    return _noncentring_of(plan, run, stats) | findings_of(run.warming.other_modes, searches)
 
 
-def noted(*findings: dict[str, Any]) -> dict[str, str]:
-    """Return the attribute of a result that has these findings."""
-    return {FINDINGS: json.dumps({name: value for finding in findings for name, value in finding.items()})}
-
-
-def modes_of(other_modes: OtherModes) -> dict[str, Any]:
-    """Return the finding of modes beside those of the chains."""
-    return {"modes": other_modes.statistics}
+def findings_of(other_modes: OtherModes, searches: dict[str, Any] | None = None) -> dict[str, str]:
+    """Return the attribute with the modes beside those of the chains, and the outcomes of other searches."""
+    return {FINDINGS: json.dumps({"modes": other_modes.statistics} | (searches or {}))}
 
 
 def _searches(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[str, Any]:
-    """Return what searches for jumps of the log density between draws, and for necks beyond them, have found."""
+    """Return the largest jump of the log density between draws, and the necks beyond them."""
     if stats is None or "unconstrained" not in stats or not stats.sizes["draw"]:
         return {}
     engine = plan.engine

@@ -1,21 +1,27 @@
-"""A finished run that continues from its result in memory, and the types of a checkpoint."""
+"""A finished run, read from its result: what a run goes on from, or what another one starts from."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
 from pmm_mcmc import steps
 from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import TunedParameters
+from pmm_mcmc.engines.contract import TunedParameters, chains_of, empty_state, in_model_coordinates, log_det_of
 from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.run.chunks import Groups
 from pmm_mcmc.run.phases import Run
+from pmm_mcmc.run.storage import StoreError, open_store
 from pmm_mcmc.run.storage.checkpoint import decode
-from pmm_mcmc.run.until import DRAWS
+from pmm_mcmc.run.storage.reading import SOURCE
+from pmm_mcmc.run.storage.recovery import stored_identity, stored_run_state
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.equilibration import Equilibration
@@ -23,10 +29,14 @@ from pmm_mcmc.warmup.friction import FrictionTrial
 from pmm_mcmc.warmup.noncentring import NoncentringFit
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.schedule import Warmup
-from pmm_mcmc.warmup.warm_start import WarmStart
+from pmm_mcmc.warmup.warm_start import DROPPED, WarmStart, number_of_candidates, resampled
 from pmm_mcmc.warmup.warming import Warming
 
-__all__ = ["CHECKPOINT", "TYPES", "FinishedRun"]
+if TYPE_CHECKING:
+    from pmm_mcmc.run.plan import SamplingPlan
+    from pmm_mcmc.run.request import Request
+
+__all__ = ["CHECKPOINT", "TYPES", "FinishedRun", "coordinate_labels"]
 
 # The group with the final state of a run in a result in memory.
 CHECKPOINT = "checkpoint"
@@ -38,16 +48,16 @@ TYPES = (
 
 
 class FinishedRun(NamedTuple):
-    """A run, from the checkpoint in its result: identity, arguments of its step, and state at the end."""
+    """A run from its result: identity, state at the end and, if the draws are in memory, arguments of its step."""
 
     result: xr.DataTree
     identity: dict[str, Any]
-    arguments: MethodArguments
     run: Run
+    arguments: MethodArguments | None = None
 
     @classmethod
-    def of(cls, result: Any) -> FinishedRun:
-        """Read the checkpoint that :class:`MemoryRecorder` adds to a result.
+    def in_memory(cls, result: Any) -> FinishedRun:
+        """Read the checkpoint that :class:`MemoryRecorder` adds to a result, which goes on.
 
         Raises
         ------
@@ -55,19 +65,63 @@ class FinishedRun(NamedTuple):
             If there is no checkpoint, or the result has been changed.
         """
         if not isinstance(result, xr.DataTree) or CHECKPOINT not in result.children:
-            raise ValueError(_no_checkpoint(result))
-        data = np.asarray(result[CHECKPOINT]["state"].values, dtype=np.uint8).tobytes()
-        identity, arguments, run = decode(data, TYPES, "dt")
-        sizes = result["posterior"].sizes
-        if (sizes["chain"], sizes["draw"]) != (identity["chains"], run.done):
             raise ValueError(
-                f"dt: has {sizes['chain']} chains of {sizes['draw']} draws, and the run made {identity['chains']} of "
-                f"{run.done}; give the result as it was returned"
+                f"dt=<{type(result).__name__}>: must be the whole result of pmm.sample, with its group {CHECKPOINT!r}; "
+                "a run in a store goes on with pmm.sample(draws, store=..., resume=True), whose draws include those "
+                "that are there"
             )
-        return cls(result, identity, arguments, run)
+        finished = cls._of_checkpoint(result, "dt")
+        sizes = result["posterior"].sizes
+        chains = finished.identity["chains"]
+        done = finished.run.done
+        if (sizes["chain"], sizes["draw"]) != (chains, done):
+            raise ValueError(
+                f"dt: has {sizes['chain']} chains of {sizes['draw']} draws, and the run made {chains} of {done}; give "
+                "the result as it was returned"
+            )
+        return finished
+
+    @classmethod
+    def of_start(cls, start: Any) -> FinishedRun:
+        """Read the result, in memory or in a store, from whose setting another run starts.
+
+        Raises
+        ------
+        ValueError
+            If it has none.
+        """
+        what = f"start={type(start).__name__}(...): must be a result of pmm.sample, or the path of its store"
+        path = start if isinstance(start, str | os.PathLike) else getattr(start, "encoding", {}).get(SOURCE)
+        try:
+            if isinstance(start, xr.DataTree) and CHECKPOINT in start.children:
+                finished = cls._of_checkpoint(start, "start")
+            elif path is not None:
+                state, _ = stored_run_state(path, TYPES)
+                finished = cls(open_store(path), stored_identity(path), state)
+            else:
+                raise ValueError(
+                    f"{what}: this one has not the setting of its run, as results of pm.sample or with keep='moments'; "
+                    "leave start out"
+                )
+        except StoreError as error:
+            raise ValueError(f"{what}; {error}") from error
+        if not isinstance(finished.run, Run) or finished.run.tuning or not finished.identity["tune"]:
+            raise ValueError(
+                "start: its run had no warm-up or ended during it, so that it has no setting; leave start out"
+            )
+        return finished
+
+    @classmethod
+    def _of_checkpoint(cls, result: xr.DataTree, name: str) -> FinishedRun:
+        data = np.asarray(result[CHECKPOINT]["state"].values, dtype=np.uint8).tobytes()
+        identity, arguments, run = decode(data, TYPES, name)
+        return cls(result, identity, run, arguments)
+
+    # -- of a run that goes on ---------------------------------------------------------------------------------------
 
     def step(self) -> Any:
         """Return a step with the arguments of the run."""
+        assert self.arguments is not None
         return getattr(steps, self.arguments.method).of_arguments(self.arguments, self.identity["keep_gradients"])
 
     def groups(self, empty: Groups) -> Groups:
@@ -77,19 +131,88 @@ class FinishedRun(NamedTuple):
             raise ValueError(f"dt: {missing[0]} has been taken out of it; give the result as it was returned")
         return {g: {n: np.asarray(self.result[g][n].values) for n in names} for g, names in empty.items()}
 
+    # -- of a run from which another starts --------------------------------------------------------------------------
 
-def _no_checkpoint(result: Any) -> str:
-    """Return why what has no checkpoint cannot be extended, and what can be done."""
-    posterior = result.children.get("posterior") if isinstance(result, xr.DataTree) else None
-    if posterior is None:
-        return (
-            f"dt=<{type(result).__name__}>: must be the whole result that pmm.sample returned, a DataTree; a run in a "
-            "store goes on with pmm.sample(..., store=..., resume=True)"
-        )
-    if posterior.attrs.get("inference_library") != "pmm_mcmc":
-        return "dt: is no result of pmm.sample, so that nothing is known to go on from; sample with pmm.sample"
-    more = posterior.sizes["draw"] + DRAWS
-    return (
-        f"dt: has no group {CHECKPOINT!r}; if its draws are in a store, it goes on with "
-        f"pmm.sample({more}, store=..., resume=True), whose draws include those that are there"
-    )
+    def check(self, arguments: MethodArguments, names: Sequence[str]) -> None:
+        """Raise ``ValueError`` if the step is another one than that of a new run, or its coordinates are others."""
+        if self.identity["method"] != repr(arguments):
+            raise ValueError(
+                f"start: is the result of {self.identity['method']}, and the step is {arguments!r}; give the same "
+                "step=, or leave start out"
+            )
+        former = self.identity["coordinates"]
+        new = coordinate_labels(names)
+        if former != new or len(self.setting.coordinates.centre) != len(names):
+            raise ValueError(
+                f"start: is the result of other variables, up to {', '.join(former)}, and this model has those up to "
+                f"{', '.join(new)}; give a result for the same variables and shapes, or leave start out"
+            )
+
+    @property
+    def setting(self) -> TunedParameters:
+        """The setting that the warm-up found."""
+        return self.run.warming.tuned
+
+    def draws(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return about so many draws ``(n, d)`` in the model's coordinates, and their log densities ``(n,)``."""
+        stats = self.result["sample_stats"].to_dataset() if "sample_stats" in self.result else xr.Dataset()
+        d = len(self.setting.coordinates.centre)
+        if "unconstrained" in stats and stats.sizes["draw"]:
+            chains, rows = evenly_spaced(stats.sizes["chain"], stats.sizes["draw"], number)
+            chosen_draws = stats[["unconstrained", "lp"]].isel(chain=chains, draw=rows)
+            x = chosen_draws["unconstrained"].values.reshape(-1, d).astype(float)
+            return x, chosen_draws["lp"].values.ravel()
+        ensemble = self.run.warming.ensemble
+        chosen = np.unique(np.linspace(0, len(ensemble.state) - 1, number).astype(int))
+        last = chains_of(ensemble.state[chosen])
+        evaluation = ensemble.evaluation[chosen]
+        x, _ = in_model_coordinates(self.setting.coordinates.place(last.evaluated), evaluation)
+        return x, last.lp[:, 0] - log_det_of(evaluation, d)
+
+    def begin(self, plan: SamplingPlan, request: Request, trial: WarmStart, rng: np.random.Generator) -> Run:
+        """Return a run that tries the setting or, if former draws show that it does not fit, one from a cold start."""
+        engine = plan.engine
+        chains = request.chains
+        setting = self.setting
+        noncentring = setting.coordinates.density_parameters
+        ensemble = Ensemble(np.empty((chains, 0)), np.empty((chains, 0)), np.empty((chains, 2)))
+        warming = Warming(ensemble, setting, None, np.zeros(chains, np.int64))
+        run = Run(warming, True, 0, np.zeros(chains, np.int64), warm_start=trial)
+        if (0 if noncentring is None else len(noncentring)) != engine.structure.n_parameters:
+            trial.end(DROPPED, "the hierarchy is another")
+            run.start_cold(plan, request.tune, rng)
+            return run
+        x, lp = self.draws(number_of_candidates(chains))
+        z, _ = engine.structure.to_z(x, noncentring)
+        state = empty_state(setting.coordinates.whiten(z), np.zeros(engine.d))
+        evaluation = engine.evaluate(setting.coordinates, state)
+        ratios = chains_of(state).lp[:, 0] - log_det_of(evaluation, engine.d) - lp
+        gradient = np.where(np.isfinite(ratios)[:, None], evaluation[:, : engine.d], np.nan)
+        warming.n_grad = np.full(chains, -(-len(x) // chains))
+        trial.look_at(setting, z, gradient)
+        if trial.outcome == DROPPED:
+            run.start_cold(plan, request.tune, rng)
+            return run
+        count = request.superchains or chains
+        ratios[~np.isfinite(gradient).all(axis=1)] = np.nan
+        chosen, trial.pareto_k = resampled(ratios, count, rng)
+        chosen = chosen[np.arange(chains) * count // chains]
+        keys = rng.integers(0, 2**64, size=(chains, 2), dtype=np.uint64)
+        warming.ensemble = Ensemble(state[chosen], evaluation[chosen], keys)
+        if engine.kernel.dynamics != OVERDAMPED:
+            chains_of(warming.ensemble.state).v[...] = rng.standard_normal((chains, engine.d))
+        if trial.outcome or not plan.equilibrates:
+            nothing = np.zeros((1, len(z)))
+            run.warm_up_from(plan, request.tune, Block(z[None], gradient[None], *[nothing] * 5))
+            return run
+        run.equilibration = Equilibration.begin(warming, engine.kernel, plan.arguments, request.tune)
+        former = self.run.equilibration
+        if former is not None:
+            run.equilibration.tuned = former.tuned._replace(coordinates=setting.coordinates, steps_per_draw=1)
+            run.equilibration.fixed = 0
+        return run
+
+
+def coordinate_labels(names: Sequence[str]) -> list[str]:
+    """Return the last label of each variable of the sampled vector, in order: its name and shape."""
+    return list({name.partition("[")[0]: name for name in names}.values())

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 from time import perf_counter
-from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -46,20 +45,10 @@ class Beats:
 
 
 class Heartbeat:
-    """Context manager that shows the current task and its elapsed time.
+    """The current task and its elapsed time on the screen, if they are to be shown, until it is stopped.
 
     In a terminal or a notebook it is one line, redrawn in place and removed at the end; in a file or a pipe, a line at
     once, after 1, 2, 4 and 8 seconds, and then every 5; in a notebook without ipywidgets, these lines over one another.
-
-    Parameters
-    ----------
-    show
-        Whether to write anything at all.
-
-    Examples
-    --------
-    >>> with Heartbeat(show=False) as heartbeat:
-    ...     heartbeat.say("compiling")
     """
 
     def __init__(self, show: bool = True):
@@ -68,12 +57,6 @@ class Heartbeat:
         self._line: Progress | None = None
         self._task = TaskID(0)
         self._beats: Beats | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: Any) -> None:
-        self.stop()
 
     def say(self, description: str) -> None:
         """Show a new task from now on."""
@@ -96,16 +79,17 @@ class Heartbeat:
         if self._beats is None:
             self._beats = Beats(self._again, self._pause)
 
-    def _pause(self) -> float:
-        return min(max(BEAT, perf_counter() - self._since), _LONGEST)
-
     def stop(self) -> None:
         """Stop showing tasks."""
         if self._beats is not None:
             self._beats.stop()
         if self._line is not None:
             self._line.stop()
-        self._beats = self._line = None
+        self._beats = None
+        self._line = None
+
+    def _pause(self) -> float:
+        return min(max(BEAT, perf_counter() - self._since), _LONGEST)
 
     def _again(self) -> None:
         write(self._console, f"{self._description}, {clock(perf_counter() - self._since)}")

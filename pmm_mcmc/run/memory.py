@@ -1,4 +1,4 @@
-"""Available memory, the memory that a run needs, the size of chunks that fit it, and sizes as text."""
+"""Available memory, the memory that a run needs, and the size of chunks that fit it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from rich.filesize import decimal
 
 from pmm_mcmc.coordinates.scale import MOST_DENSE
 from pmm_mcmc.diagnostics.folds import count_virial_terms
@@ -21,14 +22,13 @@ from pmm_mcmc.warmup.warming import training_chains
 if TYPE_CHECKING:
     from pmm_mcmc.run.plan import SamplingPlan
 
-__all__ = ["available_bytes", "describe", "peak_bytes", "refuse_too_large", "rows_of_chunk", "scaled"]
+__all__ = ["available_bytes", "peak_bytes", "refuse_too_large", "rows_of_chunk"]
 
 # Most bytes of the arrays of a chunk, over all groups, and most draws of a chunk.
 _CHUNK_BYTES = 2**27
 _MOST_ROWS = 100
 # The root of Linux's files; tests replace it.
 _ROOT = Path("/")
-_PREFIXES = ("", "k", "M", "G", "T", "P")
 # Of version 2 and 1 of control groups: the controller as a process says it, the folder of groups, and in a group the
 # files of the limit and of the usage, and the entry of ``memory.stat`` that is inactive page cache.
 _GROUPS = (
@@ -42,7 +42,7 @@ def available_bytes() -> int | None:
 
     Linux: the minimum of ``MemAvailable`` and the memory left below the limits of this process's control groups and
     their parents (version 1 or 2: containers, batch systems), where inactive page cache does not count as used.
-    Elsewhere: the free pages by ``sysconf`` or, where these are not known (macOS), all pages, an upper bound.
+    Elsewhere: the free pages by ``sysconf`` or, if it does not count them (macOS), all pages, an upper bound.
     """
     kilobytes = _entry(_ROOT / "proc/meminfo", "MemAvailable")
     sizes = [*_groups_left(), _free_pages() if kilobytes is None else 1024 * kilobytes]
@@ -86,27 +86,6 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-def describe(bytes: int) -> str:
-    """Return a size as text in decimal units: ``"3.2 GB"``, ``"320 MB"``, ``"12 B"``."""
-    number, prefix = scaled(bytes, figures=2)
-    return f"{number} {prefix}B"
-
-
-def scaled(number: float, figures: int) -> tuple[str, str]:
-    """Return a number with ``figures`` significant figures and its prefix: ``scaled(12345, 3) == ("12.3", "k")``.
-
-    Digits before the decimal point are never dropped, and numbers without a prefix have no decimals.
-    """
-    power = 0
-    while round(number) >= 1000 and power < len(_PREFIXES) - 1:
-        number /= 1000
-        power += 1
-    decimals = max(figures - len(str(int(number))), 0) if power else 0
-    if decimals and len(f"{number:.{decimals}f}") > figures + 1:  # 9.96 in two figures is 10
-        decimals -= 1
-    return f"{number:.{decimals}f}", _PREFIXES[power]
-
-
 def rows_of_chunk(draws: int, chains: int, numbers_per_draw: int) -> int:
     """Return the draws of a chunk, a divisor of ``draws`` if possible, so that a stored run can be extended."""
     limit = int(np.clip(_CHUNK_BYTES // (8 * chains * numbers_per_draw), 1, min(_MOST_ROWS, draws)))
@@ -145,7 +124,7 @@ def refuse_too_large(draws: int, chains: int, numbers_per_draw: int, needed: int
     available = available_bytes()
     if available is not None and needed > available:
         raise ValueError(
-            f"{chains} chains of {draws} draws, {numbers_per_draw} numbers each, need {describe(needed)} of memory; "
-            f"{describe(available)} are available: give store= to keep them on disk, take fewer chains or draws, or "
+            f"{chains} chains of {draws} draws, {numbers_per_draw} numbers each, need {decimal(needed)} of memory; "
+            f"{decimal(available)} are available: give store= to keep them on disk, take fewer chains or draws, or "
             "leave the gradients out (keep_gradients=False), which are half of it or more"
         )

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.engines.contract import Chunk, Engine, TunedParameters
+from pmm_mcmc.engines.contract import Chunk, TunedParameters
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import GHMC
 from pmm_mcmc.run.chunks import Gathered, groups_of
-from pmm_mcmc.run.driver import Advance, Driver, Stopped
-from pmm_mcmc.run.until import Until
+from pmm_mcmc.run.driver import Driver, FinishedChunk, Stopped
+from pmm_mcmc.run.on_tape import ready
+from pmm_mcmc.run.stopping import StoppingRule
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, Equilibration, adjusted_setting, report_of
 from pmm_mcmc.warmup.warm_start import DROPPED, FITS, WarmStart, warmup_from
@@ -47,8 +48,6 @@ class Run:
         Whether the warm-up, or the equilibration after it, is still in progress.
     done
         Number of finished draws after it.
-    n_grad : (chain,)
-        Gradients spent in all.
     unstable : (chain,)
         Transitions rejected in the current phase.
     equilibration
@@ -60,7 +59,6 @@ class Run:
     warming: Warming
     tuning: bool
     done: int
-    n_grad: np.ndarray
     unstable: np.ndarray
     equilibration: Equilibration | None = None
     warm_start: WarmStart | None = None
@@ -80,7 +78,7 @@ class Run:
             warming.ensemble.rest_at_draws(kernel, GHMC)
             warming.tuned = adjusted_setting(warming.tuned, kernel, warming.tuned.step_size)
         nothing = np.zeros(len(starts), np.int64)
-        return cls(warming, not warming.finished, 0, warming.n_grad.copy(), nothing)
+        return cls(warming, not warming.finished, 0, nothing)
 
     def prepare(self, plan: SamplingPlan) -> None:
         """Compile what the run goes on with."""
@@ -88,6 +86,11 @@ class Run:
             self.warming.ensemble.prepare(plan.engine, self.tuned)
         if plan.adjusted:
             self.warming.ensemble.prepare(plan.adjusted_engine, self.tuned)
+
+    @property
+    def n_grad(self) -> np.ndarray:
+        """The gradients ``(chain,)`` spent in all."""
+        return self.warming.n_grad
 
     @property
     def tuned(self) -> TunedParameters:
@@ -113,7 +116,6 @@ class Run:
         rng = np.random.default_rng(warming.ensemble.keys[0])
         gradients = trial.judge(plan.engine, self.tuned, block, rng)
         warming.n_grad += -(-gradients // len(warming.n_grad))
-        self.n_grad = warming.n_grad.copy()
         if trial.outcome == FITS:
             return
         self.equilibration = None
@@ -130,10 +132,10 @@ class Run:
         """Begin anew from a cold start, after a former setting was dropped."""
         trial = self.warm_start
         assert trial is not None
+        n_grad = self.n_grad
         self.warming = Run.start(plan, trial.starts, tune, rng).warming
-        self.warming.n_grad += self.n_grad
+        self.warming.n_grad += n_grad
         self.warming.prior = trial.prior
-        self.n_grad = self.warming.n_grad.copy()
 
     def warm_up_from(self, plan: SamplingPlan, tune: int, draws: Block) -> None:
         """Let a warm-up of ``tune`` transitions at most follow from the setting: a check of it while it is on trial."""
@@ -161,7 +163,7 @@ class Sampling(Driver):
         request: Request,
         run: Run,
         recorder: Any,
-        until: Until,
+        rule: StoppingRule,
         console: Console,
         processes: Processes,
     ):
@@ -169,11 +171,11 @@ class Sampling(Driver):
         self.plan = plan
         self.run: Run = run
         self.recorder = recorder
-        self.until = until
+        self.rule = rule
         self.console = console
         self._tune = request.tune
         self._keep_warmup = not request.discard_tuned_samples
-        self._batch = plan.batch(request.batch, request.chains)
+        self._batch = functools.partial(plan.batch, chains=request.chains)
         self._pace = 1
         self._warm_up_cost: np.ndarray | None = None  # until what the draws cost is announced
         self._measured = np.zeros(3)  # draws, gradients of a chain and seconds by which it is
@@ -181,57 +183,76 @@ class Sampling(Driver):
     @property
     def ended(self) -> bool:
         """Whether all draws are made."""
-        return not self.run.tuning and self.run.done >= self.until.bound
+        return not self.run.tuning and self.run.done >= self.rule.limit
 
-    def phase(self) -> Callable[[Stopped], Advance] | None:
+    def phase(self) -> Callable[[Stopped], FinishedChunk | None] | None:
         """Return the function that advances the present phase by a chunk; None after the last."""
-        if self.run.warm_start is not None and not self.run.warm_start.outcome:
-            return self._try_start
         if self.run.tuning:
-            return self._warm_up if self.run.equilibration is None else self._equilibrate
-        return None if self.until(self.run.done) else self._draw
+            return self._block
+        return None if self.rule(self.run.done) else self._draw
 
-    def _try_start(self, stopped: Stopped) -> Advance:
-        """Advance by a block, as warm-up or equilibration would, that says whether a former setting fits."""
+    def _block(self, stopped: Stopped) -> FinishedChunk | None:
+        """Advance by a block of the warm-up or of the equilibration after it."""
+        run = self.run
+        warming = run.warming
+        chains = self.processes.chains
+        advance: Callable[..., None]
+        if run.equilibration is None:
+            assert warming.warmup is not None
+            engine = self.plan.engine
+            rows = warming.warmup.boundary - warming.warmup.done
+            advance = warming.block
+        else:
+            engine = self.plan.adjusted_engine
+            rows = run.equilibration.rows
+            advance = functools.partial(run.equilibration.block, warming)
+        if not ready(engine, warming.ensemble.transition + rows, self.console, stopped):
+            return None
+        setting = run.tuned
+        n_grad = run.n_grad[chains].copy()
+        rejected = run.unstable[chains].copy()
+        gathered = Gathered(len(n_grad), rows)
+        on_trial = run.warm_start is not None and not run.warm_start.outcome
+        trial_chains = training_chains(self.plan.engine.d) - chains.start
+        trial_draws: list[Block] = []
+
+        def note(batch: slice, chunk: Chunk) -> None:
+            rejected[batch] += chunk.unstable.sum(axis=1)
+            if self._keep_warmup:
+                gathered.put(batch, 0, groups_of(self.plan, chunk, setting, n_grad[batch], "warmup_"))
+            if on_trial:
+                number = max(trial_chains - batch.start, 0)
+                trial_draws.append(Block(*(array[:number].copy() for array in Block.of(chunk))))
+
+        advance(engine, self._batch(rows), note, self.processes)
+        (run.unstable,) = self.processes.join(rejected)
+        done = warming.ensemble.transition
+        self.console.update(run.tuning, run.tuned, done, run.n_grad, run.unstable)
+        if (not on_trial or self._start_fits(trial_draws)) and self._phase_ends():
+            run.unstable = np.zeros_like(run.unstable)
+        if not run.tuning:
+            self.recorder.note(run.attributes(self.plan))
+        if not run.tuning and rows and self.processes.primary:
+            self._warm_up_cost = run.n_grad.copy()
+        return FinishedChunk(True, done, gathered.groups)
+
+    def _start_fits(self, draws: list[Block]) -> bool:
+        """Return whether a former setting fits, by the draws of its first block; if not, warm-up follows."""
         run = self.run
         trial = run.warm_start
-        warming = run.warming
         assert trial is not None
-        learners = training_chains(self.plan.engine.d)
-        drawn: list[Block] = []
+        block = Block(*self.processes.join(*(np.concatenate(arrays) for arrays in zip(*draws, strict=True))))
+        run.judge_start(self.plan, self._tune, block)
+        self.console.log("%s", trial.words(float(run.n_grad.mean())))
+        return trial.outcome == FITS
 
-        def observed(look: Callable[[slice, Chunk], None], chains: slice, chunk: Chunk) -> None:
-            number = max(learners - self.processes.chains.start - chains.start, 0)
-            drawn.append(Block(*(array[:number].copy() for array in Block.of(chunk))))
-            look(chains, chunk)
-
-        def advance(engine: Engine, batch: int | None, look: Any, processes: Processes) -> None:
-            block = warming.block if run.equilibration is None else functools.partial(run.equilibration.block, warming)
-            block(engine, batch, functools.partial(observed, look), processes)
-
-        def ends() -> bool:
-            block = Block(*self.processes.join(*(np.concatenate(arrays) for arrays in zip(*drawn, strict=True))))
-            run.judge_start(self.plan, self._tune, block)
-            self.console.log("%s", trial.words(float(run.n_grad.mean())))
-            if trial.outcome != FITS:
-                return False
-            return self._after_warm_up() if run.equilibration is None else self._after_equilibration()
-
-        if run.equilibration is not None:
-            return self._block(self.plan.adjusted_engine, run.equilibration.rows, advance, ends)
-        assert warming.warmup is not None
-        return self._block(self.plan.engine, warming.warmup.boundary - warming.warmup.done, advance, ends)
-
-    def _warm_up(self, stopped: Stopped) -> Advance:
-        """Advance by a block of warm-up; equilibration follows if draws are adjusted, otherwise they follow."""
-        warming = self.run.warming
-        warmup = warming.warmup
-        assert warmup is not None
-        return self._block(self.plan.engine, warmup.boundary - warmup.done, warming.block, self._after_warm_up)
-
-    def _after_warm_up(self) -> bool:
+    def _phase_ends(self) -> bool:
+        """Go on from warm-up to equilibration, if draws are adjusted, and to draws; return whether a phase ended."""
         run = self.run
         warming = run.warming
+        if run.equilibration is not None:  # which ends once the chains have forgotten their start
+            run.tuning = not run.equilibration.finished
+            return not run.tuning
         if not warming.finished:
             if warming.moved and warming.warmup is not None and not warming.warmup.done:
                 self.console.log(
@@ -246,47 +267,7 @@ class Sampling(Driver):
         run.tuning = self.plan.equilibrates
         return True
 
-    def _equilibrate(self, stopped: Stopped) -> Advance:
-        """Advance by a block of equilibration; draws follow once the chains have forgotten their start."""
-        equilibration = self.run.equilibration
-        assert equilibration is not None
-        block = functools.partial(equilibration.block, self.run.warming)
-        return self._block(self.plan.adjusted_engine, equilibration.rows, block, self._after_equilibration)
-
-    def _after_equilibration(self) -> bool:
-        assert self.run.equilibration is not None
-        self.run.tuning = not self.run.equilibration.finished
-        return not self.run.tuning
-
-    def _block(self, engine: Engine, rows: int, advance: Callable[..., None], ends: Callable[[], bool]) -> Advance:
-        """Advance by a block of ``rows`` transitions; ``ends`` says whether it was the last."""
-        run = self.run
-        warming = run.warming
-        chains = self.processes.chains
-        n_grad = run.n_grad[chains].copy()
-        rejected = run.unstable[chains].copy()
-        chunk_of_all = Gathered(len(n_grad), rows)
-
-        def note(batch: slice, chunk: Chunk) -> None:
-            rejected[batch] += chunk.unstable.sum(axis=1)
-            if self._keep_warmup:
-                chunk_of_all.put(batch, 0, groups_of(self.plan, chunk, setting, n_grad[batch], "warmup_"))
-
-        setting = run.tuned
-        advance(engine, self._batch(rows), note, self.processes)
-        run.n_grad = warming.n_grad.copy()
-        (run.unstable,) = self.processes.join(rejected)
-        done = warming.ensemble.transition
-        self.console.update(run.tuning, run.tuned, done, run.n_grad, run.unstable)
-        if ends():
-            run.unstable = np.zeros_like(run.unstable)
-        if not run.tuning:
-            self.recorder.note(run.attributes(self.plan))
-        if not run.tuning and rows and self.processes.primary:
-            self._warm_up_cost = run.n_grad.copy()
-        return Advance(chunk_of_all.groups, True, done)
-
-    def _draw(self, stopped: Stopped) -> Advance:
+    def _draw(self, stopped: Stopped) -> FinishedChunk | None:
         """Draw a chunk, or as much of it as is finished when the run is stopped."""
         run = self.run
         tuned = run.tuned
@@ -297,15 +278,17 @@ class Sampling(Driver):
         local_ensemble = run.warming.ensemble.subset(chains)
         n_grad = run.n_grad[chains]
         unstable = run.unstable[chains]
-        rows = min(self.recorder.rows, self.until.next_end(run.done) - run.done)
+        rows = min(self.recorder.rows, self.rule.next_end(run.done) - run.done)
         done = 0
-        chunk_of_all = Gathered(len(n_grad), rows)
+        gathered = Gathered(len(n_grad), rows)
         while done < rows:
             n = min(self._pace, rows - done)
+            if not ready(engine, local_ensemble.transition + n * thin, self.console, stopped):
+                break
             began = time.perf_counter()
             gradients = 0
             for batch, chunk in local_ensemble.advance_in_batches(engine, tuned, n, self._batch(n), thin=thin):
-                chunk_of_all.put(batch, done, groups_of(self.plan, chunk, tuned, n_grad[batch], ""))
+                gathered.put(batch, done, groups_of(self.plan, chunk, tuned, n_grad[batch], ""))
                 n_grad[batch] += chunk.n_grad.sum(axis=1)
                 unstable[batch] += chunk.unstable.sum(axis=1)
                 gradients += int(chunk.n_grad.sum())
@@ -319,10 +302,10 @@ class Sampling(Driver):
             if done < rows and self.processes.count == 1 and stopped():
                 break
         ensemble.transition = local_ensemble.transition
-        ensemble.state, ensemble.evaluation, run.n_grad, run.unstable = self.processes.join(
+        ensemble.state, ensemble.evaluation, run.warming.n_grad, run.unstable = self.processes.join(
             local_ensemble.state, local_ensemble.evaluation, n_grad, unstable
         )
-        return Advance(chunk_of_all.upto(done), False, run.done, done == rows)
+        return FinishedChunk(False, run.done, gathered.upto(done), done == rows) if done else None
 
     def _announce(self, draws: int, gradients: float, seconds: float, last: bool) -> None:
         """Log once what the draws will cost, by the pace of the first: at the ``last`` of a chunk at latest."""
@@ -332,5 +315,5 @@ class Sampling(Driver):
         if last or self._measured[2] >= _ANNOUNCED:
             _, gradients, seconds = self._measured / self._measured[0]
             thin = self.run.tuned.steps_per_draw
-            self.console.log(self.until.announced(self._warm_up_cost, thin, gradients, seconds))
+            self.console.log(self.rule.cost(self._warm_up_cost, thin, gradients, seconds))
             self._warm_up_cost = None

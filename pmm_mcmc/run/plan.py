@@ -14,7 +14,7 @@ import pymc as pm
 
 from pmm_mcmc._version import __version__
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Engine
+from pmm_mcmc.engines.contract import Engine, evaluated_at
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.checks import check_initvals, check_model, model_of
@@ -26,13 +26,12 @@ from pmm_mcmc.model.result_tree import ResultTree, flat_names
 from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups
-from pmm_mcmc.run.fingerprint import identity_of
+from pmm_mcmc.run.finished_run import coordinate_labels
+from pmm_mcmc.run.on_tape import engine_of
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
 from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, GRADIENTS, STATISTICS
-from pmm_mcmc.tape.build import Unsupported
-from pmm_mcmc.tape.density import TapedDensity
 from pmm_mcmc.warmup.other_modes import OTHER_MODES
 from pmm_mcmc.warmup.step_size import fixed_setting
 
@@ -59,22 +58,14 @@ class SamplingPlan:
         The arguments of the method, its engine, and the map from its draws to a result.
     statistics, setting
         Names of the statistics of its draws, and of the parts of its setting that are attributes of the result.
-    identity
-        Entries that must equal those of a stored run to continue it.
-    attributes
-        Attributes of the result.
+    identity, attributes
+        Entries that must equal those of a stored run to continue it; attributes of the result.
     group
         Number of chains that advance in lockstep.
-    model
-        The PyMC model, if there is one.
-    log_likelihood
-        Whether to compute the log likelihood.
-    var_names
-        The variables in the result; all for ``None``.
-    adjusted
-        Whether the draws are of the adjusted kernel.
-    density
-        The log density, if it is not that of a PyMC model: it may know names, a prior, and why it is not finite.
+    log_likelihood, adjusted, var_names
+        Whether to compute the log likelihood; whether draws are adjusted; the variables in the result, None for all.
+    model, density
+        The PyMC model or, without one, the log density, which may know names, a prior, and why it is not finite.
     prior_sampler
         On a ladder from the prior, a function of a key and a number that draws from it.
     """
@@ -87,10 +78,10 @@ class SamplingPlan:
     identity: dict[str, Any]
     attributes: dict[str, Any]
     group: int
-    model: Any
     log_likelihood: bool
+    adjusted: bool
     var_names: list[str] | None = None
-    adjusted: bool = False
+    model: Any = None
     density: LogDensity | None = None
     prior_sampler: Callable[[Sequence[int], int], np.ndarray] | None = None
 
@@ -109,7 +100,7 @@ class SamplingPlan:
             raise ValueError(
                 f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(); pm.sample takes PyMC's own"
             )
-        backend = devices.backend_of(request.model, request.backend)
+        backend = request.backend if request.on_tape else devices.backend_of(request.model, request.backend)
         if step.arguments.option == 1 and backend == "jax":
             raise ValueError(
                 "option=1 does not run on JAX, where all chains evaluate one midpoint a step: leave option out, or "
@@ -150,7 +141,7 @@ class SamplingPlan:
         if request.initvals is not None:
             vector_starts(density.start, request.initvals, request.chains, density.d)
         density = density.noncentred(arguments.noncentring if request.adapts or arguments.noncentring else None)
-        announce(f"{request.words}: {density.d} coordinates of a log density")
+        announce(f"{request.description}: {density.d} coordinates of a log density")
         if request.reference is not None:
             if density.runs_on == "numba":
                 raise ValueError(
@@ -164,9 +155,7 @@ class SamplingPlan:
         else:
             engine = devices.jax_engine(arguments, density, request.device, request.precision, request.chains)
         centre = np.zeros(density.d)
-        plan = cls._finished(request, engine, density.layout, centre, density.runs_on, None)
-        plan.density = density
-        return plan
+        return cls._of_engine(request, engine, density.runs_on, density.layout, centre, density=density)
 
     @classmethod
     def _of_model(cls, request: Request, backend: str, announce: Callable[[str], None]) -> SamplingPlan:
@@ -188,7 +177,7 @@ class SamplingPlan:
         if request.start is not None:
             parts = flat_layout(vars, point)
             request.start.check(arguments, flat_names([(name, shape) for name, shape, *_ in parts]))
-        announce(f"{request.words}: [{', '.join(rv.name for rv in model.free_RVs)}]")
+        announce(f"{request.description}: [{', '.join(rv.name for rv in model.free_RVs)}]")
         # Without a warm-up there are no draws to learn the non-centring from.
         wanted = arguments.noncentring if request.adapts or arguments.noncentring else None
         sampler = None
@@ -197,8 +186,8 @@ class SamplingPlan:
         else:
             density, sampler = tempered_model(vars, model, point, request.reference)
         arguments.check_coordinates(density.d)
+        centre = np.concatenate([np.ravel(point[var.name]) for var in vars]).astype(float)
         engine: Any
-        runs: Any
         if backend == "jax":
             from pmm_mcmc.model.jax_density import JaxDensity
 
@@ -206,22 +195,17 @@ class SamplingPlan:
                 density.jax = JaxDensity.from_model(density)
             engine = devices.jax_engine(arguments, density.jax, request.device, request.precision, request.chains)
         else:
-            runs = density
-            if backend == "tape":
-                runs, backend = _on_tape(density, request.progressbar)
-            engine = NumbaEngine.of(arguments, runs, request.cores or devices.cores())
+            engine, backend = engine_of(request, density, backend, centre, announce)
         engine.periods = periods_of(vars, model)
         include = ("posterior", "log_likelihood") if request.log_likelihood else ("posterior",)
         layout = model_layout(model, vars, point, "jax" if backend == "jax" else "numba", include)
-        centre = np.concatenate([np.ravel(point[var.name]) for var in vars]).astype(float)
-        plan = cls._finished(request, engine, layout, centre, backend, model)
-        plan.prior_sampler = sampler
-        return plan
+        return cls._of_engine(request, engine, backend, layout, centre, model=model, prior_sampler=sampler)
 
     @classmethod
-    def _finished(
-        cls, request: Request, engine: Any, layout: ResultTree, centre: np.ndarray, backend: str, model: Any
+    def _of_engine(
+        cls, request: Request, engine: Any, backend: str, layout: ResultTree, centre: np.ndarray, **source: Any
     ) -> SamplingPlan:
+        """Return the plan for an engine; ``source`` are the fields about what it samples."""
         step = request.step
         arguments = request.arguments
         precision = request.precision
@@ -237,8 +221,8 @@ class SamplingPlan:
         if adjusted and request.adapts and not arguments.kernel.adjusted:
             setting = ()
         attributes = {
-            "sampler": "GHMC" if adjusted else arguments.method, "adjusted": int(adjusted), "backend": backend,
-            "precision": precision,
+            "sampler": "GHMC" if adjusted else arguments.method, "adjusted": int(adjusted),
+            "backend": getattr(engine, "words", backend), "precision": precision,
         }  # fmt: skip
         identity = {
             "method": repr(arguments), "backend": backend, "precision": precision, "group": group,
@@ -247,12 +231,12 @@ class SamplingPlan:
         }  # fmt: skip
         if not engine.structure.is_identity:  # its numbers are a part of what is stored
             identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_parameters} numbers"
-        outputs = layout, statistics, setting
         plan = cls(
-            arguments, engine, *outputs, identity, attributes, group, model, request.log_likelihood, adjusted=adjusted
-        )
+            arguments, engine, layout, statistics, setting, identity, attributes, group,
+            log_likelihood=request.log_likelihood, adjusted=adjusted, **source,
+        )  # fmt: skip
         plan._choose_variables(request.var_names)
-        identity |= identity_of(engine, layout, plan.values, centre)
+        identity |= plan._identity_of_density(centre)
         return plan
 
     @property
@@ -274,11 +258,30 @@ class SamplingPlan:
         if names is not None:
             valid = list(self.values(np.empty((1, 0, self.engine.d)))["posterior"])
             wanted = [names] if isinstance(names, str) else list(names)
-            unknown = [name for name in wanted if name not in valid]
-            if unknown or not wanted:
+            if not wanted or set(wanted) - set(valid):
                 raise ValueError(f"var_names={names!r}: must be some of {', '.join(valid)}")
             self.var_names = [name for name in valid if name in wanted]
         self.identity["var_names"] = self.var_names
+
+    def _identity_of_density(self, centre: np.ndarray) -> dict[str, Any]:
+        """Return entries by which a density is recognised, in another process and after a model is rebuilt.
+
+        They are its values and gradients at two points near ``centre``, sums of the variables there, the last label of
+        each variable of the sampled vector, and type, shape and dims of each variable.
+        """
+        points = centre + 0.1 * np.random.default_rng(0).standard_normal((2, len(centre)))
+        lp, gradient = evaluated_at(self.engine.evaluate, points)
+        groups = self.values(points[None])
+        variables = {f"{group}/{name}": values for group in groups for name, values in groups[group].items()}
+        sums = [values[0].reshape(2, -1).sum(axis=1, dtype=float) for values in variables.values()]
+        kinds = {name: f"{values.dtype} {list(values.shape[2:])}" for name, values in variables.items()}
+        dims = self.layout.dims
+        return {
+            "density": np.column_stack([lp, gradient]),
+            "derived": np.array(sums).reshape(len(sums), 2),
+            "coordinates": coordinate_labels(self.layout.names),
+            **{name: " ".join([kind, *dims.get(name.partition("/")[2], ())]) for name, kind in kinds.items()},
+        }
 
     def values(self, position: np.ndarray, tuning: bool = False) -> Groups:
         """Return the named values ``(chain, n, ...)`` of draws ``(chain, n, d)``, by group."""
@@ -305,41 +308,19 @@ class SamplingPlan:
         """Number of chains in one file of a store."""
         return self.group if self.group > 1 else _FILE
 
-    @property
-    def devices(self) -> int:
-        """Number of groups that advance at the same time, one on each device."""
-        return len(devices.platforms(self.engine))
-
     def processes(self, chains: int) -> Processes:
         """Return the processes that share the chains."""
-        return (
-            Processes.of_jax(chains, self.group) if self.attributes["backend"] == "jax" else Processes(slice(0, chains))
-        )
+        if self.attributes["backend"] == "jax":
+            return Processes.of_jax(chains, self.group)
+        return Processes(slice(0, chains))
 
-    def batch(self, batch: Any, chains: int) -> Callable[[int], int]:
-        """Return a function from the number of draws to that of chains in a batch: whole groups, one per device."""
-        unit = self.group * self.devices
-        draw_bytes = 8 * self.numbers_per_draw
+    def batch(self, rows: int, chains: int) -> int:
+        """Return the number of chains that advance together by ``rows`` draws: whole groups, one per device."""
+        unit = self.group * len(devices.platforms(self.engine))
+        return min(chains, max(1, _BATCH_BYTES // (8 * self.numbers_per_draw * rows * unit)) * unit)
 
-        def chains_of(rows: int) -> int:
-            if batch == "auto":
-                return min(chains, max(1, _BATCH_BYTES // (draw_bytes * rows * unit)) * unit)
-            return min(chains, -(-int(batch) // self.group) * self.group)
-
-        return chains_of
-
-    @property
+    @functools.cached_property
     def numbers_per_draw(self) -> int:
         """Number of recorded numbers of one draw of one chain, of 8 bytes each."""
         arrays = [a for group in self.empty(1).values() for a in group.values()]
         return -(-sum(int(np.prod(a.shape[2:], dtype=int)) * a.itemsize for a in arrays) // 8)
-
-
-def _on_tape(density: Any, show: bool) -> tuple[Any, str]:
-    """Return a model's density on a tape and "tape", or as it is and "numba", with a line that says why."""
-    try:
-        density.tape = density.tape or TapedDensity(density)
-    except Unsupported as reason:
-        _log.log(logging.INFO if show else logging.DEBUG, "numba compiles the log density: no tape runs %s", reason)
-        return density, "numba"
-    return density.tape, "tape"

@@ -12,7 +12,6 @@ from rich.style import Style
 from rich.table import Column
 
 from pmm_mcmc.run.heartbeat import BEAT, DRAWINGS, NARROW, Beats, clock, console, write
-from pmm_mcmc.run.memory import scaled
 
 __all__ = ["RunProgress", "count"]
 
@@ -64,14 +63,11 @@ class RunProgress:
         self._tune = tune
         self._draws = draws
         self._show = show
-        self._columns = _ADJUSTED if adjusted else _COLUMNS
-        self._word = "diverging" if adjusted else "unstable"
+        self._adjusted = adjusted
         self._starts = np.arange(0, chains, -(-chains // _ROWS))
         self._warmed_up = tune
-        self._first: _Mark | None = None
-        self._latest: _Mark | None = None
-        self._before_draws: _Mark | None = None
-        self._drawn: deque[_Mark] = deque()
+        self._marks: list[_Mark] = []  # the first and the latest
+        self._window: deque[_Mark] = deque()  # those by which speeds are measured
         self._bar: Progress | None = None
         self._beats: Beats | None = None
         self._tasks: list[TaskID] = []
@@ -81,24 +77,21 @@ class RunProgress:
             self._began = perf_counter()
             self._console = console()
             if self._console.is_interactive or self._console.is_jupyter:
-                self._start()
+                self._bar = self._open_bar()
             else:
                 self._beats = Beats(self._again, self._pause)
         return self
 
     def __exit__(self, *failure: Any) -> None:
-        if not self._show:
-            return
-        last = self._latest
         if self._beats is not None:
             self._beats.stop()
         if self._bar is not None:
-            if last is not None and self._first is not None:
-                self._draw(last, since=self._first)
+            if self._marks:
+                self._draw(since=self._marks[0])
             self._bar.refresh()
             self._bar.stop()
-        elif last is not None:
-            write(self._console, self._line(last, last.time), last=True)
+        elif self._marks:
+            write(self._console, self._line(self._marks[-1].time, since=self._marks[0]), last=True)
 
     def update(self, *, tuning: bool, done: int, step_size: float, K: int, n_grad: Any, failed: Any) -> None:
         """Show the progress of the run, at most twice a second and at the end.
@@ -110,24 +103,20 @@ class RunProgress:
         if not self._show:
             return
         by_row = [np.add.reduceat(np.asarray(counts), self._starts).tolist() for counts in (n_grad, failed)]
-        previous = self._latest
         mark = _Mark(perf_counter(), tuning, done, step_size, K, *by_row)
         if tuning:
             self._warmed_up = done
-        elif self._before_draws is None:
-            self._before_draws = mark if previous is None or not previous.tuning else previous._replace(done=0)
-        self._latest = mark
-        self._first = self._first or mark
-        if self._bar is None:
+        previous = self._marks[-1] if self._marks else mark
+        self._marks[1:] = [mark]
+        if previous.tuning and not tuning:
+            self._window = deque([previous])  # the speed of the warm-up does not count for the draws
+        elif self._window and mark.time - self._window[-1].time < 1.0 / DRAWINGS:
             return
-        if previous is not None and previous.tuning and not tuning:
-            self._drawn = deque([previous])  # the speed of the warm-up does not count for the draws
-        elif self._drawn and mark.time - self._drawn[-1].time < 1.0 / DRAWINGS:
-            return
-        self._drawn.append(mark)
-        while len(self._drawn) > 1 and mark.time - self._drawn[1].time > _WINDOW:
-            self._drawn.popleft()
-        self._draw(mark, since=self._drawn[0])
+        self._window.append(mark)
+        while len(self._window) > 1 and mark.time - self._window[1].time > _WINDOW:
+            self._window.popleft()
+        if self._bar is not None:
+            self._draw(since=self._window[0])
 
     def end_at(self, draws: int) -> None:
         """Let the run end after so many draws: fewer than it might have taken."""
@@ -137,23 +126,25 @@ class RunProgress:
         """Return the draws of a chain so far, warm-up included."""
         return mark.done if mark.tuning else self._warmed_up + mark.done
 
-    def _draw(self, mark: _Mark, since: _Mark) -> None:
+    def _left(self, mark: _Mark) -> str:
+        """Return the time that the other draws will take at the speed of the last ones; a warm-up ends early."""
+        since = self._window[0]
+        steps = self._position(mark) - self._position(since)
+        if not mark.tuning and mark.done >= self._draws:
+            return clock(0)
+        if mark.tuning or steps <= 0:
+            return _UNKNOWN
+        return clock((self._draws - mark.done) * (mark.time - since.time) / steps)
+
+    def _draw(self, since: _Mark) -> None:
         assert self._bar is not None
+        mark = self._marks[-1]
         warm_up = self._tune if mark.tuning else self._warmed_up
-        position = self._position(mark)
-        total = warm_up + self._draws
-        seconds = mark.time - since.time
-        steps = position - self._position(since)
-        left = _UNKNOWN
-        if position >= total:
-            left = clock(0)
-        elif steps > 0 and not mark.tuning:  # a warm-up ends early, and has another pace
-            left = clock((total - position) * seconds / steps)
         for row, task in enumerate(self._tasks):
             self._bar.update(
                 task,
-                completed=position,
-                total=total,
+                completed=self._position(mark),
+                total=warm_up + self._draws,
                 marker_pos=warm_up,
                 failing=mark.failed[row] > 0 and not mark.tuning,
                 draw=mark.done,
@@ -162,77 +153,58 @@ class RunProgress:
                 n_grad=count(mark.n_grad[row]),
                 failed=count(mark.failed[row]),
                 speed=_speed(mark, since),
-                left=left,
+                left=self._left(mark),
             )
 
     def _pause(self) -> float:
-        last = self._latest
-        drawing = last is not None and not last.tuning
+        drawing = bool(self._marks) and not self._marks[-1].tuning
         return max(BEAT, _SHARE * (perf_counter() - self._began)) if drawing else BEAT
 
     def _again(self) -> None:
-        last = self._latest
-        if last is not None:
-            doing = ", first steps" if last is self._first else ""
-            write(self._console, self._line(last, perf_counter()) + doing)
+        if self._marks:
+            doing = ", first steps" if len(self._marks) == 1 else ""
+            write(self._console, self._line(perf_counter(), since=self._marks[0]) + doing)
 
-    def _line(self, mark: _Mark, now: float) -> str:
+    def _line(self, now: float, since: _Mark) -> str:
+        mark = self._marks[-1]
         place = f"warm-up {mark.done} of at most {self._tune}" if mark.tuning else f"draw {mark.done} of {self._draws}"
-        assert self._first is not None
-        return (
-            f"{self._chains} chain{'s' * (self._chains != 1)}, {place}: {count(sum(mark.n_grad))} gradients "
-            f"({_speed(mark, self._first)}/s), {count(sum(mark.failed))} {self._word}, {clock(now - self._began)}"
-            f"{self._left(mark)}"
-        )
+        chains = f"{self._chains} chain{'s' * (self._chains != 1)}"
+        failed = f"{count(sum(mark.failed))} {'diverging' if self._adjusted else 'unstable'}"
+        gradients = f"{count(sum(mark.n_grad))} gradients ({_speed(mark, since)}/s)"
+        left = self._left(mark)
+        left = f", {left} left" if left not in (_UNKNOWN, clock(0)) else ""
+        return f"{chains}, {place}: {gradients}, {failed}, {clock(now - self._began)}{left}"
 
-    def _left(self, mark: _Mark) -> str:
-        """Return the time that the other draws will take at the speed of those so far, if there are any."""
-        since = self._before_draws
-        if since is None or not since.done < mark.done < self._draws:
-            return ""
-        seconds = (mark.time - since.time) / (mark.done - since.done)
-        return f", {clock((self._draws - mark.done) * seconds)} left"
-
-    def _start(self) -> None:
+    def _open_bar(self) -> Progress:
+        """Return PyMC's bar with a row for each group of chains, started."""
         # Imported here so that runs without a bar do not import PyMC.
         from pymc.progress_bar import CustomProgress
         from pymc.progress_bar.rich_progress import CustomBarColumn
 
-        narrow = self._console.width < NARROW
         blue = Style.parse("rgb(31,119,180)")
-        columns: list[ProgressColumn] = [
-            CustomBarColumn(
-                bar_width=None,
-                table_column=Column("Progress", ratio=1),
-                failing_color="tab:red",
-                complete_style=blue,
-                finished_style=blue,
-            )
-        ]
-        for name, (wide, short, width) in self._columns.items():
-            heading = short if narrow else wide
-            if heading is None:
+        heading = Column("Progress", ratio=1)
+        styles = {"failing_color": "tab:red", "complete_style": blue, "finished_style": blue}
+        columns: list[ProgressColumn] = [CustomBarColumn(bar_width=None, table_column=heading, **styles)]
+        shown = _ADJUSTED if self._adjusted else _COLUMNS
+        for name, (wide, short, width) in shown.items():
+            text = short if self._console.width < NARROW else wide
+            if text is None:
                 continue
-            column = Column(heading, no_wrap=True, min_width=width)
-            text = f"{{task.fields[{name}]}}"
-            columns.append(
-                TimeElapsedColumn(table_column=column) if name == "elapsed" else TextColumn(text, table_column=column)
-            )
-        self._bar = CustomProgress(
-            *columns,
-            console=self._console,
-            refresh_per_second=DRAWINGS,
-            get_time=perf_counter,
-            include_headers=True,
-            expand=True,
-        )
+            heading = Column(text, no_wrap=True, min_width=width)
+            if name == "elapsed":
+                columns.append(TimeElapsedColumn(table_column=heading))
+            else:
+                columns.append(TextColumn(f"{{task.fields[{name}]}}", table_column=heading))
+        options = {"refresh_per_second": DRAWINGS, "get_time": perf_counter, "include_headers": True, "expand": True}
+        bar = CustomProgress(*columns, console=self._console, **options)
         for start, end in zip(self._starts, [*self._starts[1:], self._chains], strict=True):
-            fields: dict[str, Any] = dict.fromkeys(self._columns, "-")
+            fields: dict[str, Any] = dict.fromkeys(shown, "-")
             fields["chains"] = f"{start}" if end - start == 1 else f"{start}-{end - 1}"
             fields["left"] = _UNKNOWN
             total = self._tune + self._draws
-            self._tasks.append(self._bar.add_task("", total=total, marker_pos=self._tune, failing=False, **fields))
-        self._bar.start()
+            self._tasks.append(bar.add_task("", total=total, marker_pos=self._tune, failing=False, **fields))
+        bar.start()
+        return bar
 
 
 def _speed(mark: _Mark, since: _Mark) -> str:
@@ -242,4 +214,8 @@ def _speed(mark: _Mark, since: _Mark) -> str:
 
 def count(number: float) -> str:
     """Return a number in about five characters: unchanged up to 99999, then as ``123k``, ``1.23M``."""
-    return f"{number:.0f}" if number < 99_999.5 else "".join(scaled(number, figures=3))
+    if number < 99_999.5:
+        return f"{number:.0f}"
+    digits, exponent = f"{number:.2e}".split("e")
+    thousands, tens = divmod(int(exponent), 3)
+    return f"{float(digits) * 10**tens:.{2 - tens}f}{' kMGTP'[thousands]}"

@@ -8,20 +8,21 @@ from typing import Any, Self
 
 import numpy as np
 import xarray as xr
+from rich.filesize import decimal
 
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run.chunks import Gathered, Groups
 from pmm_mcmc.run.finished_run import CHECKPOINT, TYPES, FinishedRun
-from pmm_mcmc.run.memory import describe, peak_bytes, refuse_too_large, rows_of_chunk
+from pmm_mcmc.run.memory import peak_bytes, refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.moments import Moments
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Request, stored_run
+from pmm_mcmc.run.stopping import first_look, limit_after
 from pmm_mcmc.run.storage import Store, open_store
 from pmm_mcmc.run.storage.checkpoint import encode
 from pmm_mcmc.run.storage.recovery import differences
-from pmm_mcmc.run.until import bound_after, look_every
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, report_of
 
 __all__ = ["MemoryRecorder", "MomentsRecorder", "StoreRecorder", "recorder_of"]
@@ -34,8 +35,6 @@ _LARGE = 2**30
 
 class _Recorder:
     """Recorder without a store: the run, and the attributes of its result."""
-
-    whole_chunks = False
 
     def __init__(self, layout: ResultTree, attrs: dict[str, Any], rows: int, seed: int):
         self.run: Any = None
@@ -162,8 +161,6 @@ class StoreRecorder:
     ``run`` and ``seed`` are those of the stored run to continue, if there is one.
     """
 
-    whole_chunks = True  # a chunk that is not whole is not stored
-
     def __init__(self, path: str | os.PathLike[str], store: Store, rows: int, seed: int, processes: Processes):
         self._path = path
         self._store = store
@@ -186,6 +183,7 @@ class StoreRecorder:
 
     def begin(self, run: Any) -> None:
         """Store the start of the chains."""
+        self.run = run
         self._commit(run)
 
     def put(self, groups: Groups, run: Any, complete: bool) -> None:
@@ -211,12 +209,12 @@ class StoreRecorder:
         self._processes.agree("the setting that they have found", encode(run.tuned, "setting"))
         self._store.commit((run, joined))
 
-    def _aligned(self, group: str, arrays: dict[str, np.ndarray], more: bool) -> dict[str, np.ndarray]:
-        """Return the draws of warm-up that fill whole chunks, all of them at the end, and keep the others."""
+    def _aligned(self, group: str, arrays: dict[str, np.ndarray], tuning: bool) -> dict[str, np.ndarray]:
+        """Return the draws of warm-up that fill whole chunks, at its end all of them, and keep the others."""
         waiting = self._waiting.pop(group, {})
         joined = {name: np.concatenate([waiting[name], a], axis=1) if waiting else a for name, a in arrays.items()}
         length = next(iter(joined.values())).shape[1]
-        cut = length - length % self.rows if more else length
+        cut = length - length % self.rows if tuning else length
         if cut < length:
             self._waiting[group] = {name: values[:, cut:].copy() for name, values in joined.items()}
         return {name: values[:, :cut] for name, values in joined.items()}
@@ -261,15 +259,15 @@ def recorder_of(
         warming = plan.longest_warmup(tune) * (1 + (request.start is not None))
     draws = every = request.draws
     if request.auto:
-        every = look_every(chains)
-        draws = bound_after(0 if request.finished_run is None else request.finished_run.run.done, every)
+        every = first_look(chains)
+        draws = limit_after(0 if request.finished_run is None else request.finished_run.run.done, every)
     rows = rows_of_chunk(min(every, request.longest_chunk or every), chains, plan.numbers_per_draw)
     if request.store is not None:
         return _of_store(request, plan, empty, attrs, identity | {"rows": rows}, processes)
     moments = request.keep == "moments"
     needed = peak_bytes(plan, chains, draws, rows, tune=tune, warming=warming, moments=moments)
     if needed > _LARGE:
-        log("Memory: about %s at the peak", describe(needed))
+        log("Memory: about %s at the peak", decimal(needed))
     result = plan.layout, attrs, empty, rows
     if moments:
         return MomentsRecorder(*result, seed)

@@ -17,10 +17,9 @@ from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.run.devices import Jax, check_choice, check_count
 from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.finished_run import FinishedRun
-from pmm_mcmc.run.former_run import FormerRun
+from pmm_mcmc.run.stopping import AUTO, DRAWS
 from pmm_mcmc.run.storage import NothingStored
 from pmm_mcmc.run.storage.recovery import stored_identity
-from pmm_mcmc.run.until import AUTO, DRAWS
 from pmm_mcmc.steps.base import LangevinStep, unknown_argument
 from pmm_mcmc.steps.ghmc import GHMC
 from pmm_mcmc.steps.poisson import PoissonULMC
@@ -44,7 +43,6 @@ _INHERITED = (
 )  # fmt: skip
 
 _NUTS = "NUTS has it, which pm.sample() runs"
-_TEMPERS = "pmm.temper samples on a ladder of temperatures"
 # Arguments of pm.sample and its wrappers that have another name here or no meaning.
 _ELSEWHERE = {
     "init": "chains start within one unit of the model's initial point; initvals= says where else, and warm-up finds "
@@ -64,8 +62,7 @@ _ELSEWHERE = {
     "keep_warning_stat": "warnings are logged: leave it out",
     "device": "backend=pmm.Jax(device=...) says where JAX runs",
     "precision": "backend=pmm.Jax(precision=...) has others than double",
-    "ladder": _TEMPERS,
-    "reference": _TEMPERS,
+    "ladder": "pmm.temper(ladder=...) samples on a ladder of temperatures",
     "quiet": "progressbar=False and compute_convergence_checks=False are quiet",
     "progressbar_theme": "progressbar=False is all there is to choose",
     "mp_ctx": "chains run on threads, not in processes: leave it out, or give cores=",
@@ -109,14 +106,13 @@ class Request:
     random_seed: Any = None
     seed: int | None = None
     initvals: Any = None
-    start: FormerRun | None = None
+    start: FinishedRun | None = None
     finished_run: FinishedRun | None = None
     var_names: Sequence[str] | None = None
     cores: int | None = None
     backend: str = "auto"
     device: str = "auto"
     precision: str = "float64"
-    batch: int | str = "auto"
     store: str | os.PathLike[str] | None = None
     resume: bool = False
     discard_tuned_samples: bool = True
@@ -181,6 +177,14 @@ class Request:
         return isinstance(self.draws, str)
 
     @property
+    def on_tape(self) -> bool:
+        """Whether chains are to begin on a tape: unless a step, a ladder or another backend was asked for."""
+        default = (self.step is None or self.finished_run is not None) and self.reference is None
+        if isinstance(self.model, LogDensity):
+            return False
+        return self.backend == "tape" or (self.backend == "auto" and default)
+
+    @property
     def adapts(self) -> bool:
         """Whether there is a warm-up."""
         return self.tune > 0
@@ -191,8 +195,8 @@ class Request:
         return self.step.arguments.settled(others=False)
 
     @property
-    def words(self) -> str:
-        """The methods of the draws and of the warm-up."""
+    def description(self) -> str:
+        """The methods of the draws and of the warm-up, in words."""
         if not self.adjusted or self.arguments.kernel.adjusted:
             return self.arguments.label
         if self.adapts and self.reference is None:
@@ -284,7 +288,7 @@ def stored_run(path: str | os.PathLike[str]) -> dict[str, Any]:
         return {}
 
 
-def _former_run(options: Mapping[str, Any]) -> FormerRun:
+def _former_run(options: Mapping[str, Any]) -> FinishedRun:
     """Return the run to start from; raise ``ValueError`` for what does not go with it."""
     if options["initvals"] is not None:
         raise ValueError("initvals= does not go with start=, whose draws are the starts; leave one of the two out")
@@ -293,7 +297,7 @@ def _former_run(options: Mapping[str, Any]) -> FormerRun:
             f"tune={options['tune']} with start=: its setting is checked, and found anew if it does not fit; give tune "
             f"of at least {_SHORTEST_TRIAL}, or leave start out"
         )
-    return FormerRun.of(options["start"])
+    return FinishedRun.of_start(options["start"])
 
 
 def _of_backend(backend: str | Jax) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import xarray as xr
 
 from pmm_mcmc.model.checks import check_direction
 from pmm_mcmc.run.background import Background
-from pmm_mcmc.run.by_name import others_by_name
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import FinishedChunk
@@ -23,13 +22,12 @@ from pmm_mcmc.run.recorders import recorder_of
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.signals import StopRequest, stop_on_signals
 from pmm_mcmc.run.starts import density_at, draws_of_prior, starts
-from pmm_mcmc.run.until import DRAWS, UntilKnown, until_of
+from pmm_mcmc.run.stopping import DRAWS, VerdictRule, stopping_rule
 from pmm_mcmc.warmup.warm_start import WarmStart
 
 __all__ = ["extend", "sample"]
 
 
-@others_by_name
 def sample(
     draws: int | Literal["auto"] = DRAWS,
     *,
@@ -77,18 +75,15 @@ def sample(
     model
         A PyMC model (default: that of the enclosing ``with``), or a :class:`pmm_mcmc.LogDensity`.
     random_seed
-        A non-negative integer; a fresh one by default.  From a list of integers, a NumPy ``SeedSequence`` or
-        ``Generator``, an integer below :math:`2^{62}` is drawn: a list gives the same one each time, a generator the
-        next one.
+        A non-negative integer; a fresh one by default.  From a list of integers, a NumPy ``SeedSequence`` or a
+        ``Generator``, which gives another one each time, an integer below :math:`2^{62}` is drawn.
     initvals
-        Initial points of the chains: as for ``pm.sample``, values by name, or a list of them, one per chain; so also
-        for a NumPyro or Stan model.  For any :class:`pmm_mcmc.LogDensity` an array ``(d,)`` or ``(chains, d)`` of
-        unconstrained coordinates.  By default uniformly within one unit of the model's initial point, nearer or further
-        where there is no density.
+        Initial points of the chains: values by name, as for ``pm.sample``, or a list of them, one per chain; for any
+        :class:`pmm_mcmc.LogDensity` also an array ``(d,)`` or ``(chains, d)`` of unconstrained coordinates.  By default
+        uniformly within one unit of the model's initial point, nearer or further where there is no density.
     start
-        A former result for the same variables and step, with other data or priors or a fold left out, or the path of
-        its store.  Its setting is checked on one block of the new posterior, and kept, refined, or dropped for a cold
-        start (see Notes).
+        A former result for the same variables and step, with other data or priors, or the path of its store.  Its
+        setting is checked on one block of the new posterior, and kept, refined, or dropped for a cold start.
     var_names
         Variables in the result; by default all, with deterministics.
     cores
@@ -96,9 +91,10 @@ def sample(
     backend
         "numba": compiled loops on CPU threads, one chain each.  "tape": the same without compiling the model, for first
         draws within seconds; to rounding the same draws, at up to twice the time, and numba for a model that has an
-        operation which no tape runs.  "jax": chains in lockstep on JAX's default device, an
-        accelerator if it has one.  "auto": numba for a PyMC model and a C function, JAX for a JAX function.  A
-        :class:`Jax` says on which device, in which precision.
+        operation which no tape runs.  "jax", or a :class:`Jax` with device and precision: chains in lockstep on JAX's
+        default device.  "auto": for a PyMC model the tape, and numba from the transition on at which the tape has cost
+        as much as two compilations, by its instructions and the number of chains alone; with ``step`` numba from the
+        start, as for a C function; JAX for a JAX function.
     store
         Path, or URL that fsspec knows, of a zarr store that is written during the run and can be read at any time with
         :func:`pmm_mcmc.open`.  The returned result reads from it when it is used.
@@ -122,13 +118,13 @@ def sample(
         are unadjusted draws only.
     callback
         Called with a :class:`FinishedChunk` after every chunk; may raise :class:`StopSampling`, which ends the run and
-        keeps the finished draws, as Ctrl-C and SIGTERM do.
+        keeps the finished draws.
     progressbar
         Show progress: a bar in a terminal or a notebook, a line every few seconds in a file.
     compute_convergence_checks
-        Log the verdict (:func:`pmm_mcmc.verdict`).  For this, jumps of the log density are looked for between draws,
-        with 400 gradients at most, necks beyond them, with 400 and, where the posterior narrows, some
-        :math:`40 (d + 40)` more; they are in no statistic.
+        Log the verdict (:func:`pmm_mcmc.verdict`).  For this, jumps of the log density between draws and necks beyond
+        them are searched for, with 800 gradients and, where the posterior narrows, some :math:`40 (d + 40)` more, which
+        are in no statistic.
     blocking
         False returns at once, while the run goes on in a thread: an object with ``progress``, the ``posterior`` so far,
         ``stop()`` and ``wait()``, of which the last two return the result.
@@ -160,18 +156,15 @@ def sample(
     SIGTERM, which batch systems send before the end, does the same and then has its usual effect: by default the
     process ends, so that only draws in a ``store`` are kept, unless you install another handler.
 
-    ``draws="auto"`` looks at the draws a few times: first when independent ones would suffice, with four chains at 100,
-    200, 300, 400, 600, 900 and 1000 of each chain.  It ends where :func:`pmm_mcmc.verdict` has no reason left whose
-    remedy is "draw more": chains agree, and all means, and standard deviations whose bias is not measurable, are known
-    to its limits.  Any other reason is left to the verdict at the end.  A line says why it ended, at the bound with the
-    parameter that is not known yet.  The draws are those of a run of as many by number.  It needs two chains or more if
-    only moments are kept.
+    ``draws="auto"`` looks at the draws a few times, with four chains first at 100 of each.  The run ends where
+    :func:`pmm_mcmc.verdict` has no reason left whose remedy is "draw more"; any other reason is left to the verdict at
+    the end.  A line says why it ended, at the limit with the parameter that is not known yet.  The draws are those of a
+    run of as many by number.  It needs two chains or more if only moments are kept.
 
     ``start`` costs 8 gradients of each chain at former draws, from which chains begin, in the ratio of the densities
-    where that is stable (Pareto :math:`k < 0.7`), one block of up to 16 transitions, whose setting is judged by scales,
-    Stein's identity and acceptance, and some 8 more for four ascents.  Where it fits, these replace the search for
-    other modes, and equilibration follows.  A line and the attribute ``start`` say "fits", "refined" (warm-up goes on
-    from it) or "dropped".
+    where that is stable (Pareto :math:`k < 0.7`), one block of up to 16 transitions, and some 8 more for four ascents,
+    which replace the search for other modes where the setting fits.  A line and the attribute ``start`` say "fits",
+    "refined" (warm-up goes on from it) or "dropped".
 
     With the first draws, a line says what all of them will cost: gradients of each chain, and the time at their rate.
 
@@ -192,11 +185,10 @@ def sample(
     if not isinstance(blocking, bool):
         raise ValueError(f"blocking={blocking!r}: must be True or False")
     if blocking:
-        return _drawn(request, StopRequest())
-    return cast(xr.DataTree, Background(_drawn, request))  # so that other calls have the type of their result
+        return _run(request, StopRequest())
+    return cast(xr.DataTree, Background(_run, request))  # so that other calls have the type of their result
 
 
-@others_by_name
 def extend(
     dt: xr.DataTree,
     draws: int | Literal["auto"] = DRAWS,
@@ -246,53 +238,48 @@ def extend(
     >>> pmm.extend(dt, 30, model=model, progressbar=False)["posterior"].sizes["draw"]
     50
     """
-    request = Request.checked(extend, locals(), FinishedRun.of(dt))
-    return _drawn(request, StopRequest())
+    request = Request.checked(extend, locals(), FinishedRun.in_memory(dt))
+    return _run(request, StopRequest())
 
 
-def _drawn(request: Request, stopped: StopRequest) -> xr.DataTree:
+def _run(request: Request, stopped: StopRequest) -> xr.DataTree:
     """Run what is requested and return its result."""
     with Console(request) as console:
         plan = SamplingPlan.of(request, console.announce)
-        if not plan.engine.structure.is_identity:
-            console.log("%s", plan.engine.structure.words)
+        structure = plan.engine.structure
+        if not structure.is_identity:
+            console.log("%s", structure.words)
         processes = plan.processes(request.chains)
         processes.check(request.store, draws=request.draws, resume=request.resume)
         seed = request.common_seed(processes)
         with processes.failing_together(), recorder_of(request, plan, seed, processes, console.log) as recorder:
             console.compiles("the method")
+            if recorder.run is None:
+                recorder.begin(_begin(request, plan, recorder.seed, console))
             run = recorder.run
-            if run is None:
-                run = _start(request, plan, recorder.seed)
-                trial = run.warm_start
-                if trial is not None and trial.outcome:
-                    console.log("%s", trial.words(float(run.n_grad.mean())))
-                recorder.begin(run)
             if not run.tuning:
                 recorder.note(run.attributes(plan))
-            until = until_of(request.draws, request.chains, run.done, recorder, processes)
+            rule = stopping_rule(request.draws, request.chains, run.done, recorder, processes)
             run.prepare(plan)
             console.compiled()
-            bar = console.bar(
-                plan.longest_warmup(request.tune), until.bound, adjusted=plan.adjusted, show=processes.primary
-            )
+            warm_up = plan.longest_warmup(request.tune)
+            bar = console.bar(warm_up, rule.limit, adjusted=plan.adjusted, show=processes.primary)
             with stop_on_signals(stopped), bar:
                 console.update(run.tuning, run.tuned, run.done, run.n_grad, run.unstable)
-                finished = Sampling(plan, request, run, recorder, until, console, processes).go(stopped)
+                finished = Sampling(plan, request, run, recorder, rule, console, processes).go(stopped)
                 if finished:
                     bar.end_at(run.done)
             search = request.compute_convergence_checks and finished
-            needed = search or not plan.engine.structure.is_identity
-            so_far = recorder.so_far() if processes.primary and needed else {}
-            attributes = attributes_of(plan, run, so_far, search)
+            read = processes.primary and (search or not structure.is_identity)
+            attributes = attributes_of(plan, run, recorder.so_far() if read else {}, search)
             recorder.note(console.times() | attributes)
     result = recorder.result()
     done = run.done if request.keep == "moments" else result["posterior"].sizes["draw"]
     if processes.primary:
         if not finished:
-            console.interrupted(stopped, done, until.bound, "chain")
-        elif isinstance(until, UntilKnown):
-            until.report(done, request.store is not None, console.level)
+            console.interrupted(stopped, done, rule.limit, "chain")
+        elif isinstance(rule, VerdictRule):
+            rule.report(done, request.store is not None, console.level)
         console.log(
             "Sampling %d chains took %.1f s, %.1f of them for compilation",
             request.chains, console.sampling_time, console.compile_time,
@@ -303,15 +290,18 @@ def _drawn(request: Request, stopped: StopRequest) -> xr.DataTree:
     return result
 
 
-def _start(request: Request, plan: SamplingPlan, seed: int) -> Run:
+def _begin(request: Request, plan: SamplingPlan, seed: int, console: Console) -> Run:
     """Return a run whose chains are at their starts."""
     rng = np.random.default_rng(seed)
     positions = starts(plan, request.initvals, request.chains, request.superchains, rng)
     if plan.model is not None:
         check_direction(plan.model, positions[0], lambda x: density_at(plan.engine, x))
-    if request.start is not None:
-        trial = WarmStart(positions, draws_of_prior(plan, rng))
-        return request.start.begin(plan, request, trial, rng)
-    run = Run.start(plan, positions, request.tune, rng)
-    run.warming.prior = draws_of_prior(plan, rng) if request.adapts else None
+    if request.start is None:
+        run = Run.start(plan, positions, request.tune, rng)
+        run.warming.prior = draws_of_prior(plan, rng) if request.adapts else None
+        return run
+    trial = WarmStart(positions, draws_of_prior(plan, rng))
+    run = request.start.begin(plan, request, trial, rng)
+    if trial.outcome:
+        console.log("%s", trial.words(float(run.n_grad.mean())))
     return run

@@ -13,9 +13,13 @@ __all__ = ["Interrupt", "StopRequest", "stop_on_signals"]
 
 
 class StopRequest:
-    """Whether a signal has asked the run to stop; ``number`` is that of the signal, or ``None``."""
+    """Whether a signal has asked the run to stop; ``number`` is that of the signal, or ``None``.
+
+    While ``interrupts``, a signal raises ``KeyboardInterrupt`` too.
+    """
 
     number: int | None = None
+    interrupts = False
 
     def __call__(self) -> bool:
         """Return whether the run is to stop."""
@@ -43,6 +47,8 @@ def stop_on_signals(request: StopRequest) -> Iterator[StopRequest]:
         request.number = number
         for handled, handler in handlers.items():
             signal.signal(handled, handler)
+        if request.interrupts:
+            raise KeyboardInterrupt
 
     for number in (int(signal.SIGINT), int(signal.SIGTERM)):
         handlers[number] = signal.signal(number, note)

@@ -41,7 +41,7 @@ def starts(
 
 
 def draws_of_prior(plan: SamplingPlan, rng: np.random.Generator) -> np.ndarray:
-    """Return draws ``(n, d)`` of the prior in the model's coordinates; where there is none, of Stan's starts."""
+    """Return draws ``(n, d)`` of the prior in the model's coordinates; of Stan's uniform starts if it has none."""
     key = rng.integers(2**62, size=2)
     if plan.model is not None:
         return prior_draws(plan.model, plan.model.value_vars, key)

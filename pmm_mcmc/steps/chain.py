@@ -68,32 +68,21 @@ class _Surroundings:
 class Chain:
     """A chain with all that it needs to continue bit for bit.
 
-    Attributes
-    ----------
-    n_tune, n_draws : int
-        Numbers of draws in warm-up and after it.
-    warming
-        State of this chain (row 0) after the last draw that PyMC took, its setting and the gradients spent; in warm-up
-        also the schedule and, until the setting is frozen, the companion chains after their last block.
-    position : (d,)
-        The last draw handed out, in the model's coordinates.
-    iteration, row, transition : int
-        Numbers of draws handed out, of those from the current chunk, and of transitions for the draws handed out.
-    n_grad, unstable : int
-        Numbers of gradients reported with these draws, and of transitions rejected in this phase.
+    ``warming`` has the state of this chain (row 0) after the last draw that PyMC took, its setting and the gradients
+    spent; in warm-up also the schedule and, until the setting is frozen, the companion chains after their last block.
     """
 
     arguments: MethodArguments
-    n_tune: int
+    n_tune: int  # draws in warm-up, and after it
     n_draws: int
     warming: Warming
-    position: np.ndarray
-    iteration: int = 0
-    transition: int = 0
-    n_grad: int = 0
-    unstable: int = 0
-    row: int = 0
-    _chunk: Chunk | None = None  # draws computed ahead, of which ``row`` are handed out
+    position: np.ndarray  # (d,): the last draw handed out, in the model's coordinates
+    iteration: int = 0  # draws handed out
+    transition: int = 0  # transitions for them
+    n_grad: int = 0  # gradients reported with them
+    unstable: int = 0  # transitions rejected in this phase
+    row: int = 0  # draws handed out from the current chunk
+    _chunk: Chunk | None = None  # draws computed ahead
     _rows_ahead: int = 1  # draws of the next chunk, at most
     _blocks: list[Block] = field(default_factory=list)  # draws of the current block of warm-up
 

@@ -16,7 +16,7 @@ from scipy.special import cython_special
 
 from pmm_mcmc.tape import loop
 
-__all__ = ["Builder", "Tape", "Unsupported"]
+__all__ = ["Builder", "Tape", "Unsupported", "address_of"]
 
 # Rows of an operation beyond two axes become instructions of their own.
 _MOST_INSTRUCTIONS = 64
@@ -44,6 +44,11 @@ def _function(name: str, n: int) -> int | None:
             return get_cython_function_address("scipy.special.cython_special", candidate)
     function = getattr(ctypes.CDLL(ctypes.util.find_library("m")), name, None)
     return ctypes.cast(function, ctypes.c_void_p).value if function else None
+
+
+def address_of(name: str) -> int:
+    """Return the address of a function of BLAS or LAPACK."""
+    return get_cython_function_address(f"scipy.linalg.cython_{'lapack' if name == 'dpotrf' else 'blas'}", name)
 
 
 def _collapsed(axes: list[tuple[int, list[int]]]) -> list[tuple[int, list[int]]]:
@@ -198,7 +203,6 @@ class Builder:
 
     def foreign(self, name: str, *arguments: Any) -> None:
         """Append a call of BLAS or LAPACK, whose arguments are pointers to letters, numbers and buffers."""
-        address = get_cython_function_address(f"scipy.linalg.cython_{'lapack' if name == 'dpotrf' else 'blas'}", name)
         cells: list[Any] = []
         for each in arguments:
             if isinstance(each, np.ndarray):
@@ -208,7 +212,7 @@ class Builder:
             else:
                 cells.append(ord(each) if isinstance(each, str) else each)
         mask = sum(1 << i for i, each in enumerate(cells) if isinstance(each, tuple))
-        self._rows.append([loop.FOREIGN, address, mask, *cells, *[0] * (loop.ARGUMENTS - len(cells))])
+        self._rows.append([loop.FOREIGN, address_of(name), mask, *cells, *[0] * (loop.ARGUMENTS - len(cells))])
 
     def finish(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Tape:
         """Lay out the workspace: inputs and constants first, then buffers, each for as long as it is in use."""

@@ -58,6 +58,20 @@ class TapedDensity:
         outputs = trace(builder, self._graph, [*inputs, *self._data])
         return builder.finish(inputs, [builder.copy(output) for output in outputs])
 
+    def current(self, parameters: np.ndarray | None = None) -> Tape:
+        """Return the tape for the data as they are now, and as many parameters of the density."""
+        parameters = self._parameters if parameters is None else parameters
+        data = [shared.get_value(borrow=True) for shared in self._shared]
+        # The mixture that a ladder begins from has its own number of parameters.
+        if len(parameters) != len(self._parameters) or not all(map(np.array_equal, data, self._data)):
+            self._parameters = np.array(parameters, dtype=float)
+            self._tape = self._built()
+        return self._tape
+
+    def by_pytensor(self, z: np.ndarray) -> list[Any]:
+        """Return value and evaluation at a position by PyTensor's own operations, one after the other."""
+        return trace(Builder(), self._graph, [z, self._parameters][: len(self._inputs)] + self._data)
+
     def function(self, output: str) -> Any:
         """Return the C function of the engine's signature, which is that of any model."""
         return native()
@@ -68,12 +82,7 @@ class TapedDensity:
         ``output`` is ``"joint"``, or ``"gradient"`` for the gradient alone.
         """
         parameters = self._parameters if density_parameters is None else density_parameters
-        current = [shared.get_value(borrow=True) for shared in self._shared]
-        # The mixture that a ladder begins from has its own number of parameters.
-        if len(parameters) != len(self._parameters) or not all(map(np.array_equal, current, self._data)):
-            self._parameters = np.array(parameters, dtype=float)
-            self._tape = self._built()
-        code, template, inputs, (value, evaluation) = self._tape
+        code, template, inputs, (value, evaluation) = self.current(parameters)
         workspace = template.copy()
         for start in inputs[1:]:
             workspace[start : start + len(parameters)] = parameters

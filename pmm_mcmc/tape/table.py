@@ -7,6 +7,7 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Constant
 from pytensor.scalar.basic import Composite, ScalarOp
 from pytensor.tensor.subtensor import indices_from_subtensor
@@ -64,7 +65,7 @@ def _results(builder: Builder, node: Any, values: list[Any]) -> list[Any]:
     dtypes = [getattr(out.type, "dtype", "") for out in node.outputs]
     if isinstance(op, ScalarOp):
         return _scalars(builder, op, dtypes, values)
-    if name not in _TENSORS and hasattr(op, "fgraph"):
+    if isinstance(op, OpFromGraph):
         return trace(builder, op.fgraph, values)
     if not any(map(builder.depends, values)):
         return _folded(node, values)

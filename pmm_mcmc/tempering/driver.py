@@ -17,14 +17,14 @@ from pmm_mcmc.model.mixture import GaussianMixture
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups, groups_of
 from pmm_mcmc.run.console import Console
-from pmm_mcmc.run.driver import Advance, Driver, Stopped
+from pmm_mcmc.run.driver import Driver, FinishedChunk, Stopped
 from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.recorders import MemoryRecorder, StoreRecorder
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.starts import starts
+from pmm_mcmc.run.stopping import stopping_rule
 from pmm_mcmc.run.storage import Store
-from pmm_mcmc.run.until import until_of
 from pmm_mcmc.tempering.ascents import search_modes_of_ladder
 from pmm_mcmc.tempering.ladder import SEARCH_EVERY, SEARCHES, Ladder
 from pmm_mcmc.tempering.log_evidence import LadderSums
@@ -84,7 +84,7 @@ class Tempering(Driver):
         """Whether all draws are made."""
         return self.tuned and self.run.done >= self.request.draws
 
-    def phase(self) -> Callable[[Stopped], Advance | None] | None:
+    def phase(self) -> Callable[[Stopped], FinishedChunk | None] | None:
         """Return the function that advances the present phase by a chunk; None after the last."""
         if not self.tuned:
             return self._tune
@@ -103,7 +103,7 @@ class Tempering(Driver):
         chains = self.request.chains
         return np.full(chains, n_grad / chains), np.zeros(chains)
 
-    def _draw(self, stopped: Stopped) -> Advance:
+    def _draw(self, stopped: Stopped) -> FinishedChunk:
         """Draw a chunk, of one scan for each draw, or as much of it as is finished when the run is stopped."""
         ladder = self.run
         replicas = ladder.replicas
@@ -130,7 +130,7 @@ class Tempering(Driver):
         chunk = Chunk(*(array[:, :done] for array in chunk))
         groups = groups_of(self.plan, chunk, setting, n_grad_before, "")
         groups["sample_stats"]["restart"] = arrived[:, :done]
-        return Advance(groups, False, ladder.done, done == rows)
+        return FinishedChunk(False, ladder.done, groups, done == rows)
 
     def _search_modes(self) -> int:
         """Search for modes that chains between prior and posterior are in; return the gradients for each replica.
@@ -221,7 +221,7 @@ class Tempering(Driver):
         store = str(self.request.store)
         self._record_in(Store.resume(store, self._identity | {"rows": rows}, types=_TYPES), rows)
         self.run = self.recorder.run
-        until_of(self.request.draws, self.run.replicas, self.run.done, self.recorder, self.processes)
+        stopping_rule(self.request.draws, self.run.replicas, self.run.done, self.recorder, self.processes)
         self.path.mixture = self.run.mixture
         self.console.update(False, self.run.tuned, self.run.done, *self._shown(float(self.run.n_grad.sum())))
 

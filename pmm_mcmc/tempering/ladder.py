@@ -32,30 +32,16 @@ RECENT = 16
 
 
 class Scan(NamedTuple):
-    """What a scan leaves behind, for ``C`` replicas and ``N + 1`` levels.
+    """What a scan leaves behind, for ``C`` replicas and ``N + 1`` levels."""
 
-    Attributes
-    ----------
-    draws
-        The draws at the posterior, of ``C`` replicas.
-    before, log_ratio : (C, N + 1)
-        Log ratios at each level before and after the moves.
-    swaps : (C, N)
-        Probability that each pair swaps, tried or not.
-    n_grad, accept, unstable : (C, N + 1)
-        Gradients, mean acceptance and divergences at each level.
-    arrived : (C,)
-        Whether the draw of each replica is the first of a restart.
-    """
-
-    draws: Points
-    before: np.ndarray
-    log_ratio: np.ndarray
-    swaps: np.ndarray
-    n_grad: np.ndarray
+    draws: Points  # at the posterior, of C replicas
+    before: np.ndarray  # (C, N + 1): log ratios at each level before the moves
+    log_ratio: np.ndarray  # and after them
+    swaps: np.ndarray  # (C, N): probability that each pair swaps, tried or not
+    n_grad: np.ndarray  # (C, N + 1): gradients, mean acceptance and divergences at each level
     accept: np.ndarray
     unstable: np.ndarray
-    arrived: np.ndarray
+    arrived: np.ndarray  # (C,): whether the draw of each replica is the first of a restart
 
 
 @dataclass
@@ -63,66 +49,35 @@ class Ladder:
     """``C`` replicas of a ladder of ``N + 1`` levels, of ``P`` chains: all that is needed to continue, bit for bit.
 
     Chains stay where they are in memory; ``chain_at`` says which of them is at which level, and a swap changes it.
-
-    Attributes
-    ----------
-    key : (2,) uint64
-        Key of all random numbers.
-    betas : (N + 1,)
-        The inverse temperatures.
-    settings : list of N + 1
-        The setting of each level: ``steps_per_draw`` moves of ``K`` transitions between swaps.
-    mixture
-        The reference; None where it is the prior.
-    position, evaluation, keys : (P, ...)
-        Positions of the chains, evaluations there (:class:`Points`), and keys of their random numbers.
-    chain_at : (C, N + 1)
-        The chain at each level of each replica.
-    scan, transition
-        Numbers of scans and of moves so far.
-    from_reference, from_posterior : (P,)
-        Whether the chain came last from the reference, or from the posterior.
-    arrived : (C,)
-        Whether the chain at the posterior has just come from the reference.
-    restarts, round_trips : (C,)
-        Ways from the reference to the posterior, and there and back, since the tuning.
-    sums, swapped, done
-        Sums for the log evidence, sums of swap probabilities ``(N,)``, and draws, since the tuning.
-    recent : (k, C, 4 d + 2)
-        Some of the last draws at the posterior: positions and evaluations.
-    n_grad : (C,)
-        Gradients that each replica has spent.
-    tuning_gradients
-        Those of all chains before the draws.
-    modes
-        The modes of the draws, once they are weighed, without labels of draws.
-    other_modes
-        Modes that no chain at the posterior has visited.
     """
 
-    key: np.ndarray
-    betas: np.ndarray
-    settings: list[TunedParameters]
-    mixture: GaussianMixture | None
-    position: np.ndarray
-    evaluation: np.ndarray
-    keys: np.ndarray
-    chain_at: np.ndarray
-    scan: int = 0
-    transition: int = 0
+    key: np.ndarray  # (2,) uint64: of all random numbers
+    betas: np.ndarray  # (N + 1,): the inverse temperatures
+    settings: list[TunedParameters]  # of each level: steps_per_draw moves of K transitions between swaps
+    mixture: GaussianMixture | None  # the reference; None where it is the prior
+    position: np.ndarray  # (P, d)
+    evaluation: np.ndarray  # (P, 3 d + 2): see Points
+    keys: np.ndarray  # (P, 2): of the random numbers of each chain
+    chain_at: np.ndarray  # (C, N + 1): the chain at each level of each replica
+    scan: int = 0  # scans so far
+    transition: int = 0  # moves so far
+    # (P,): whether the chain came last from the reference, or from the posterior.
     from_reference: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
     from_posterior: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    # (C,): whether the chain at the posterior has just come from the reference.
     arrived: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    # (C,): ways from the reference to the posterior, and there and back, since the tuning.
     restarts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     round_trips: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    sums: LadderSums | None = None
-    swapped: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    done: int = 0
+    sums: LadderSums | None = None  # for the log evidence, since the tuning
+    swapped: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (N,): sums of swap probabilities since then
+    done: int = 0  # draws
+    # (k, C, 4 d + 2): some of the last draws at the posterior, positions and evaluations.
     recent: np.ndarray = field(default_factory=lambda: np.zeros((0, 0, 0)))
-    n_grad: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    tuning_gradients: float = 0.0
-    modes: Modes | None = None
-    other_modes: OtherModes = field(default_factory=OtherModes)
+    n_grad: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (C,): gradients of each replica
+    tuning_gradients: float = 0.0  # of all chains before the draws
+    modes: Modes | None = None  # of the draws, once they are weighed, without labels of draws
+    other_modes: OtherModes = field(default_factory=OtherModes)  # that no chain at the posterior has visited
 
     @property
     def replicas(self) -> int:

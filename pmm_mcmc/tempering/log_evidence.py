@@ -44,28 +44,14 @@ class LogEvidence(NamedTuple):
 
 @dataclass
 class LadderSums:
-    """Sums over the draws of a ladder of ``N + 1`` levels, for each of ``u`` units.
+    """Sums over the draws of a ladder of ``N + 1`` levels, for each of ``u`` units."""
 
-    Attributes
-    ----------
-    betas : (N + 1,)
-        The inverse temperatures.
-    centres : (N,)
-        Bennett's constants ``c``.
-    count : (u,)
-        Draws.
-    forward, backward : (u, N)
-        Logarithms of the sums of ``exp(D l)`` at the hotter and ``exp(-D l)`` at the colder level of a pair.
-    up, down : (u, N)
-        Sums of the logistic functions.
-    """
-
-    betas: np.ndarray
-    centres: np.ndarray
-    count: np.ndarray
-    forward: np.ndarray
-    backward: np.ndarray
-    up: np.ndarray
+    betas: np.ndarray  # (N + 1,): the inverse temperatures
+    centres: np.ndarray  # (N,): Bennett's constants c
+    count: np.ndarray  # (u,): draws
+    forward: np.ndarray  # (u, N): logarithms of the sums of exp(D l) at the hotter level of each pair
+    backward: np.ndarray  # (u, N): and of exp(-D l) at the colder one
+    up: np.ndarray  # (u, N): sums of the logistic functions, at both
     down: np.ndarray
 
     @classmethod

@@ -17,15 +17,14 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.checks import flat_priors, model_of
 from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.model.hierarchy import children_of
-from pmm_mcmc.run.by_name import others_by_name
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import FinishedChunk
-from pmm_mcmc.run.findings import modes_of, noted
+from pmm_mcmc.run.findings import findings_of
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Request, fresh_seed, stored_run
 from pmm_mcmc.run.signals import StopRequest, stop_on_signals
-from pmm_mcmc.run.until import DRAWS
+from pmm_mcmc.run.stopping import DRAWS
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
 from pmm_mcmc.tempering.driver import Tempering
@@ -37,7 +36,6 @@ __all__ = ["temper"]
 _log = logging.getLogger("pmm_mcmc")
 
 
-@others_by_name
 def temper(
     draws: int = DRAWS,
     *,
@@ -139,7 +137,7 @@ def _tempered(request: Request) -> xr.DataTree:
             if driver.tuned:
                 if finished or request.store is None:
                     driver.weigh_modes()
-                driver.recorder.note(console.times() | noted(modes_of(driver.run.other_modes)))
+                driver.recorder.note(console.times() | findings_of(driver.run.other_modes))
     result = driver.result()
     draws = result["posterior"].sizes["draw"]
     if not finished:

@@ -24,27 +24,14 @@ _ARMIJO = 1e-3
 
 @dataclass
 class Ascents:
-    """The ends of ``n`` ascents.
+    """The ends of ``n`` ascents."""
 
-    Attributes
-    ----------
-    position, gradient : (n, d)
-    lp : (n,)
-        Where the ascents ended, and the log density with its gradient there.
-    arrived : (n,)
-        Whether each is at a maximum, to a small part of a local standard deviation.
-    scale : (n,)
-        A variance there, of the last step's direction.
-    spent : int
-        Gradients of all together.
-    """
-
-    position: np.ndarray
-    lp: np.ndarray
-    gradient: np.ndarray
-    arrived: np.ndarray
-    scale: np.ndarray
-    spent: int
+    position: np.ndarray  # (n, d)
+    lp: np.ndarray  # (n,): log density there
+    gradient: np.ndarray  # (n, d)
+    arrived: np.ndarray  # (n,): whether each is at a maximum, to a small part of a local standard deviation
+    scale: np.ndarray  # (n,): a variance there, of the last step's direction
+    spent: int  # gradients of all together
 
     @classmethod
     def of(

@@ -62,52 +62,26 @@ def least_acceptance(accept: np.ndarray) -> float:
 
 @dataclass
 class Equilibration:
-    """An equilibration in progress: all that is needed to continue it, bit for bit.
+    """An equilibration in progress: all that is needed to continue it, bit for bit."""
 
-    Attributes
-    ----------
-    tuned
-        The present setting.
-    length
-        Transitions of each chain before the draws, at most.
-    steps_per_draw
-        The number that the user fixed, or None.
-    centre : (d,)
-        The mean of the model's positions where equilibration began.
-    rows
-        Length of the next block.
-    done, rounds, fixed
-        Transitions so far; rounds of adaptation so far; transitions at which the step was fixed, None before.
-    latest, before : (chain, 2, d)
-        Means of each chain in the last block and the one before it, of the distance from the centre and its square.
-    blocks
-        Distances from the centre since the step was fixed, of the chains that a setting is learnt from.
-    lag
-        Transitions after which the largest autocorrelation is below one half.
-    finished, ended
-        Whether the draws follow; whether by then the chains had forgotten their start.
-    acceptance : (chain,)
-        Acceptance rate of each chain in the last block.
-    n_grad
-        Gradients of each chain in the whole equilibration.
-    """
-
-    tuned: TunedParameters
-    length: int
-    steps_per_draw: int | None
-    centre: np.ndarray
-    rows: int
-    done: int = 0
-    rounds: int = 0
-    fixed: int | None = None
+    tuned: TunedParameters  # the present setting
+    length: int  # transitions of each chain before the draws, at most
+    steps_per_draw: int | None  # that the user fixed
+    centre: np.ndarray  # (d,): the mean of the model's positions where equilibration began
+    rows: int  # length of the next block
+    done: int = 0  # transitions so far
+    rounds: int = 0  # rounds of adaptation so far
+    fixed: int | None = None  # transitions at which the step was fixed
+    # (chain, 2, d): means of each chain in the last block, of the distance from the centre and its square.
     latest: np.ndarray = field(default_factory=lambda: np.empty((0, 2, 0)))
-    before: np.ndarray = field(default_factory=lambda: np.empty((0, 2, 0)))
+    before: np.ndarray = field(default_factory=lambda: np.empty((0, 2, 0)))  # the same in the block before it
+    # Distances from the centre since the step was fixed, of the chains that a setting is learnt from.
     blocks: list[np.ndarray] = field(default_factory=list)
-    lag: int = 0
-    finished: bool = False
-    ended: bool = False
-    acceptance: np.ndarray = field(default_factory=lambda: np.empty(0))
-    n_grad: float = 0.0
+    lag: int = 0  # transitions after which the largest autocorrelation is below one half
+    finished: bool = False  # whether the draws follow
+    ended: bool = False  # whether by then the chains had forgotten their start
+    acceptance: np.ndarray = field(default_factory=lambda: np.empty(0))  # (chain,): rate in the last block
+    n_grad: float = 0.0  # of each chain in the whole equilibration
 
     @classmethod
     def begin(cls, warming: Warming, kernel: Kernel, arguments: MethodArguments, length: int) -> Equilibration:

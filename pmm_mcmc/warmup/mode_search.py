@@ -39,27 +39,13 @@ _NUMBERS = 2**21
 
 
 class SearchOutcome(NamedTuple):
-    """The outcome of a search: what is reported of other modes, and where chains should start again.
-
-    Attributes
-    ----------
-    other_modes
-        The report.
-    maxima : (m, d)
-        The maxima of other modes, in the model's coordinates.
-    n_grad
-        Gradients spent.
-    starts : (chain, d)
-        Where chains should be, in the model's coordinates; empty where they are right.
-    moved
-        How many of the starts are in another mode than the chain.
-    """
+    """The outcome of a search: what is reported of other modes, and where chains should start again."""
 
     other_modes: OtherModes
-    maxima: np.ndarray
-    n_grad: int
-    starts: np.ndarray
-    moved: int
+    maxima: np.ndarray  # (m, d): those of other modes, in the model's coordinates
+    n_grad: int  # gradients spent
+    starts: np.ndarray  # (chain, d): where chains should be, in the model's coordinates; empty where they are right
+    moved: int  # how many of the starts are in another mode than the chain
 
 
 def search_modes(

@@ -35,45 +35,23 @@ _DOUBLE = 2.0  # largest growth of a step from block to block
 
 @dataclass
 class Warmup:
-    """A warm-up in progress, of at most ``length`` transitions of each chain.
-
-    Attributes
-    ----------
-    arguments, length
-        Arguments of the method; transitions of each chain at most.
-    tuned
-        The setting at present.
-    least
-        Transitions before which the setting is not frozen.
-    shortest
-        Transitions of the first block.
-    ends
-        What ends the warm-up before its last transition: nothing ("length"), a check of the frozen setting that has
-        "passed", or that it is "frozen".
-    done, boundary
-        Transitions observed so far; the transition at which the current block ends.
-    frozen
-        Transition at which the setting was frozen, ``None`` before.
-    passed
-        Whether the last check passed; ``None`` before the first.
-    source
-        After :meth:`update`: for each chain, the number of the chain whose state it continues from.
-    blocks
-        Draws from which the next update or check learns, in order of time.
-    """
+    """A warm-up in progress, of at most ``length`` transitions of each chain."""
 
     arguments: MethodArguments
     length: int
-    tuned: TunedParameters
-    least: int = THRESHOLDS.least_adapted
-    shortest: int = THRESHOLDS.first_block
+    tuned: TunedParameters  # the setting at present
+    least: int = THRESHOLDS.least_adapted  # transitions before which the setting is not frozen
+    shortest: int = THRESHOLDS.first_block  # transitions of the first block
+    # What ends the warm-up before its last transition: nothing ("length"), a check of the frozen setting that has
+    # "passed", or that it is "frozen".
     ends: str = "length"
-    done: int = 0
-    boundary: int = 0
-    frozen: int | None = None
-    passed: bool | None = None
+    done: int = 0  # transitions observed so far
+    boundary: int = 0  # transition at which the current block ends
+    frozen: int | None = None  # transition at which the setting was frozen
+    passed: bool | None = None  # whether the last check passed
+    # After an update: for each chain, the number of the chain whose state it continues from.
     source: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)  # from which the next update or check learns, in order of time
     _noncentring: NoncentringFit = field(default_factory=NoncentringFit)
     _last_positions: np.ndarray = field(default_factory=lambda: np.zeros((1, 0, 0)))  # that the setting was fitted to
     _extensions: int = 0  # checks beyond ``length``

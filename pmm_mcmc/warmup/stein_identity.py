@@ -23,25 +23,13 @@ _BYTES = 2**24
 
 
 class Identity(NamedTuple):
-    """Stein's identity of ``d`` coordinates, as their draws fulfil it.
+    """Stein's identity of ``d`` coordinates, as their draws fulfil it."""
 
-    Attributes
-    ----------
-    excess : (d,)
-        Mean of the product, minus 1.
-    z : (d,)
-        The excess in standard errors.
-    mean_square : float
-        Half the mean over coordinates of the squared excess, estimated without bias from products of different chains.
-    independent : float
-        How many independent coordinates they are worth: see
-        :func:`~pmm_mcmc.warmup.standard_errors.worth_independent`.
-    """
-
-    excess: np.ndarray
-    z: np.ndarray
+    excess: np.ndarray  # (d,): mean of the product, minus 1
+    z: np.ndarray  # (d,): the excess in standard errors
+    # Half the mean over coordinates of the squared excess, without bias from products of different chains.
     mean_square: float
-    independent: float
+    independent: float  # how many independent coordinates they are worth: see worth_independent
 
 
 def stein_identity(

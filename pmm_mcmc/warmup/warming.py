@@ -41,31 +41,16 @@ def training_chains(d: int) -> int:
 
 @dataclass
 class Warming:
-    """A warm-up in progress: all that is needed to continue it, bit for bit.
-
-    Attributes
-    ----------
-    ensemble, tuned, warmup
-        The chains, their setting, and the schedule (``None`` without warm-up).
-    n_grad : (chain,)
-        Gradients spent by each chain, with its share of those of the schedule and of the search for modes.
-    prior : (n, d), optional
-        Draws of the prior for the search for modes at the end; without it there is none.
-    other_modes
-        What it has found.
-    length
-        Transitions of each chain at most, unless warm-up begins again.
-    moved
-        Chains that started again in another mode, and all of the warm-up with them; None before, which is once at most.
-    """
+    """A warm-up in progress: all that is needed to continue it, bit for bit."""
 
     ensemble: Ensemble
-    tuned: TunedParameters
-    warmup: Warmup | None
-    n_grad: np.ndarray
-    prior: np.ndarray | None = None
-    other_modes: OtherModes = field(default_factory=OtherModes)
-    length: int = 0
+    tuned: TunedParameters  # the setting of the chains
+    warmup: Warmup | None  # the schedule; None without warm-up
+    n_grad: np.ndarray  # (chain,): gradients spent, with shares of those of the schedule and of the search for modes
+    prior: np.ndarray | None = None  # (n, d): draws for the search for modes at the end; without them there is none
+    other_modes: OtherModes = field(default_factory=OtherModes)  # what it has found
+    length: int = 0  # transitions of each chain at most, unless warm-up begins again
+    # Chains that started again in another mode, and all of the warm-up with them; None before, which is once at most.
     moved: int | None = None
 
     @classmethod

@@ -22,7 +22,7 @@ def hierarchy():
     return model
 
 
-@pytest.mark.parametrize("options", [{"backend": "numba"}, {"backend": "jax"}, {"ladder": 3}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"backend": "numba"}, {"backend": "jax"}, {"ladder": 3}], ids=str)
 def test_a_model_and_its_machine_code_are_freed(options):
     # A loop over simulated data builds a model a turn: programs of JAX take hundreds of mappings of memory each, of
     # which Linux gives a process 65,530.

@@ -139,6 +139,21 @@ def test_adjusted_and_unadjusted_draws(label):
     ]
 
 
+def test_calibration_by_simulation():
+    rows = results("sbc")
+    for name in ("eight schools", "logistic regression", "50 groups"):
+        for sampler, shown in zip(
+            ("pmm.sbc", "simuk, PyMC NUTS", "simuk, nutpie"), cells("Calibration by simulation", name), strict=True
+        ):
+            (row,) = of(rows, f"model/{name}", sampler)
+            assert shown == f"{1000 * row['cpu'] / row['replicates']:,.0f}"
+    sound = [row["alarm"] for row in rows if row["target"] == "fault/none"]
+    planted = [row["alarm"] for row in rows if row["target"].startswith("fault/") and row["target"] != "fault/none"]
+    text = " ".join(EVIDENCE.split())
+    assert f"in {sum(planted)} of {len(planted)} with a planted fault" in text
+    assert f"and in {sum(sound)} of {len(sound)} sound ones" in text
+
+
 def test_the_ratio_of_the_front_page():
     rows = [row for row in results("scoreboard") if row["target"].startswith("posteriordb/") and row.get("for_400")]
     targets = {row["target"] for row in rows}

@@ -71,22 +71,6 @@ def test_what_is_no_step_is_explained(well, step, words):
         run(well, step=step())
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: pmm.sample(100, 1000), r"pmm\.sample\(..., 1000\): takes draws alone .*, such as tune=1000$"),
-        (lambda: pmm.sample(100, pmm.GHMC()), r"<GHMC>.*such as step=pmm\.GHMC\(\.\.\.\)$"),
-        (lambda: pmm.sample(100, "a.zarr"), "such as store='a.zarr'$"),
-        (lambda: pmm.sample(100, pm.Model()), "<Model>.*such as model=model$"),
-        (lambda: pmm.temper(100, pm.Model()), r"pmm\.temper\(.*such as model=model$"),
-        (lambda: pmm.extend(None, 100, 50), "takes dt and draws alone .*, which are model, cores,"),
-    ],
-)
-def test_arguments_without_a_name_are_given_one(call, words):
-    with pytest.raises(TypeError, match=words):
-        call()
-
-
 @pytest.mark.parametrize("name", sorted(set(_ELSEWHERE) - {"return_inferencedata"}))
 def test_arguments_of_pm_sample_are_explained(well, name):
     with pytest.raises(TypeError, match=f"^{name}=0.5 is no argument of pmm.sample: "):

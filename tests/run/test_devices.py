@@ -16,7 +16,7 @@ CPU = jax.local_devices(backend="cpu")
 
 
 @pytest.mark.pymc
-def test_a_model_goes_to_numba_and_a_jax_function_to_the_accelerator(monkeypatch):
+def test_a_model_goes_to_the_processor_and_a_jax_function_to_the_accelerator(monkeypatch):
     gpu = SimpleNamespace(platform="gpu")
     monkeypatch.setattr(jax, "local_devices", lambda backend=None: CPU if backend == "cpu" else [gpu])
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
@@ -25,8 +25,9 @@ def test_a_model_goes_to_numba_and_a_jax_function_to_the_accelerator(monkeypatch
         pm.Normal("x", shape=2)
 
     assert [backend_of(of, "auto") for of in (model, density)] == ["numba", "jax"]
-    plan = SamplingPlan.of(Request(model=model, chains=8))
-    assert (plan.identity["backend"], plan.identity["device"]) == ("numba", "cpu")
+    for step, name in ((None, "auto"), (pmm.PoissonULMC(), "numba")):
+        plan = SamplingPlan.of(Request(model=model, chains=8, step=step))
+        assert (plan.identity["backend"], plan.identity["device"]) == (name, "cpu")
     plan = SamplingPlan.of(Request(model=model, chains=8, backend="jax", device="cpu"))
     assert (plan.identity["backend"], plan.identity["device"]) == ("jax", "cpu")
     with pytest.raises(ValueError, match="backend='numba': this LogDensity is a JAX function"):

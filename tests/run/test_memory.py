@@ -1,4 +1,4 @@
-"""Memory that is left, from files as Linux has them, memory that a run needs, and sizes in words."""
+"""Memory that is left, from files as Linux has them, and memory that a run needs."""
 
 import os
 import tracemalloc
@@ -9,7 +9,7 @@ import pytest
 
 import pmm_mcmc as pmm
 from pmm_mcmc.run import memory, recorders
-from pmm_mcmc.run.memory import available_bytes, describe, scaled
+from pmm_mcmc.run.memory import available_bytes
 
 MB = 1_000_000
 RUN = {"backend": "numba", "random_seed": 1, "progressbar": False}
@@ -102,13 +102,6 @@ def test_limits_hold_where_the_machine_says_nothing(machine, tmp_path):
     machine(v2("/job", 5 * MB, 2 * MB))
     (tmp_path / "proc/meminfo").unlink()
     assert available_bytes() == 3 * MB
-
-
-def test_sizes_in_two_figures_and_numbers_in_three():
-    sizes = [0, 12, 999, 1000, 9_940, 9_960, 99_400, 999_400, 999_600, 32 * 10**8, np.int64(32e9), 4 * 10**18]
-    texts = "0 B|12 B|999 B|1.0 kB|9.9 kB|10 kB|99 kB|999 kB|1.0 MB|3.2 GB|32 GB|4000 PB"
-    assert "|".join(map(describe, sizes)) == texts
-    assert [scaled(n, 3) for n in (123, 1234, 12_345_678)] == [("123", ""), ("1.23", "k"), ("12.3", "M")]
 
 
 # -- what a run needs -------------------------------------------------------------------------------------------------

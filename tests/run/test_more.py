@@ -88,9 +88,12 @@ def test_what_is_no_such_result_is_refused(well, tmp_path):
     renamed = first.copy()
     del renamed["sample_stats"]["gradient"]
     for tree, words in (
-        (stored, r"pmm\.sample\(1020, store=\.\.\., resume=True\), whose draws include"),
+        (stored, r"pmm\.sample\(draws, store=\.\.\., resume=True\), whose draws include"),
         (str(tmp_path / "a.zarr"), "must be the whole result.*resume=True"),
-        (az.from_dict({"posterior": {"x": np.zeros((2, 20))}}), "is no result of pmm.sample"),
+        (
+            az.from_dict({"posterior": {"x": np.zeros((2, 20))}}),
+            "^dt=<DataTree>: must be the whole result of pmm.sample",
+        ),
         (first["posterior"].dataset, "^dt=<DatasetView>: must be the whole result"),
         (first.isel(draw=slice(5), missing_dims="ignore"), "6 chains of 5 draws, and the run made 6 of 20"),
         (renamed, "sample_stats/gradient has been taken out"),

@@ -193,13 +193,8 @@ def test_large_numbers(screen):
     with RunProgress(chains=65536, tune=10, draws=10) as bar:
         update(bar, 65536, 10, 1250)
     assert seen.last()[1][-1][:5] == ["57344-65535", "10", "0.0123", "16", "10.2M"]
-    assert [progress.count(n) for n in (0, 99_999, 99_999.6, 123_456, 2.5e12)] == [
-        "0",
-        "99999",
-        "100k",
-        "123k",
-        "2.50T",
-    ]
+    numbers = (0, 99_999, 99_999.6, 123_456, 999_600, 12_345_678, 2.5e12)
+    assert [progress.count(n) for n in numbers] == ["0", "99999", "100k", "123k", "1.00M", "12.3M", "2.50T"]
 
 
 def test_a_file_gets_a_line_at_the_end_of_a_short_run(screen):
@@ -250,6 +245,15 @@ def test_where_it_is_written(capsys):
     assert out.startswith("4 chains, warm-up 10 of at most 10: 20 gradients") and out.count("\n") == 1 and err == ""
 
 
+@contextlib.contextmanager
+def heartbeat_shown(**options):
+    shown = Heartbeat(**options)
+    try:
+        yield shown
+    finally:
+        shown.stop()
+
+
 def beats():
     return [thread for thread in threading.enumerate() if thread.name == "pmm_mcmc progress"]
 
@@ -289,7 +293,7 @@ def test_lines_of_long_runs_come_less_often(screen):
 def test_a_heartbeat_in_a_file_speaks_at_once_and_again_and_stops(screen, monkeypatch, failure):
     monkeypatch.setattr(heartbeat, "BEAT", 0.01)
     seen = screen(force_terminal=False)
-    with contextlib.suppress(KeyboardInterrupt, ValueError), Heartbeat() as said:
+    with contextlib.suppress(KeyboardInterrupt, ValueError), heartbeat_shown() as said:
         assert not beats()
         said.say("[x], compiling")
         assert seen.file.getvalue() == "[x], compiling\n"
@@ -307,7 +311,7 @@ def test_lines_of_a_heartbeat_in_a_file_become_rarer(screen):
     """A line a second filled 130 of the 227 lines of a log."""
     seen = screen(force_terminal=False)
     times = []
-    with Heartbeat() as said:
+    with heartbeat_shown() as said:
         said.say("compiling")
         while seen.seconds < 30.0:
             seen.seconds += said._pause()
@@ -317,7 +321,7 @@ def test_lines_of_a_heartbeat_in_a_file_become_rarer(screen):
 
 def test_a_heartbeat_in_a_terminal_is_one_line_that_goes(screen):
     seen = screen(80)
-    with Heartbeat() as heartbeat:
+    with heartbeat_shown() as heartbeat:
         heartbeat.say("[x], compiling")
         heartbeat.say("starting")
         heartbeat.stop()
@@ -330,7 +334,7 @@ def test_a_heartbeat_in_a_terminal_is_one_line_that_goes(screen):
 
 def test_a_heartbeat_that_is_not_shown_says_nothing(screen):
     seen = screen(force_terminal=False)
-    with Heartbeat(show=False) as heartbeat:
+    with heartbeat_shown(show=False) as heartbeat:
         heartbeat.say("compiling")
         assert not beats()
     assert seen.file.getvalue() == ""
@@ -387,7 +391,7 @@ def test_a_notebook_without_ipywidgets_has_one_plain_line_and_no_warning(monkeyp
     """Rich cannot redraw there, and warned at each of its 22 tries."""
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     monkeypatch.setattr(heartbeat.importlib.util, "find_spec", lambda name: None)
-    with Heartbeat() as compiling:
+    with heartbeat_shown() as compiling:
         compiling.say("Compiling the log density of a model")
         with RunProgress(chains=2, tune=10, draws=10) as bar:
             update(bar, 2, 0)

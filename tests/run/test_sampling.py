@@ -14,7 +14,7 @@ from sampling_runs import BACKENDS, assert_same, run
 
 import pmm_mcmc as pmm
 from pmm_mcmc.engines import jax_engine
-from pmm_mcmc.run import memory, phases
+from pmm_mcmc.run import memory, phases, plan
 from pmm_mcmc.warmup import warming
 from pmm_mcmc.warmup.other_modes import OTHER_MODES
 
@@ -78,15 +78,16 @@ def test_draws_do_not_depend_on_how_the_run_is_cut(schools, backend, adjusted, m
     monkeypatch.setattr(phases, "_SECONDS", 1e9)
     monkeypatch.setattr(memory, "_MOST_ROWS", 7)
     assert_same(whole, run(schools, backend, **options))
-    if backend == "jax":
-        assert_same(whole, run(schools, pmm.Jax(batch=2), **options))
+    monkeypatch.setattr(plan, "_BATCH_BYTES", 1)  # a group at a time
+    assert_same(whole, run(schools, backend, **options))
 
 
 def test_draws_do_not_depend_on_batches_of_several_groups(well, monkeypatch):
     monkeypatch.setattr(jax_engine, "_GROUP_CPU", 4)
     fresh = pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2) - 0.1 * jnp.sum(x**4), 3)
     whole = run(fresh, chains=10)
-    assert_same(whole, run(fresh, pmm.Jax(batch=4), chains=10))
+    monkeypatch.setattr(plan, "_BATCH_BYTES", 1)
+    assert_same(whole, run(fresh, chains=10))
 
 
 def test_other_seeds_give_other_draws_and_the_same_seed_the_same(well):

@@ -41,7 +41,7 @@ def test_a_script_hears_what_it_runs_and_the_verdict():
     assert lines[0] == "GHMC after a warm-up by PoissonULMC: [x]"
     assert sum("rust" in line or "ndecided" in line or "Bias below" in line for line in lines) == 1, err
     assert "backend" not in err and "jax" not in err.lower(), "only what a user wants to know"
-    assert out.startswith("Compiling the log density\n")
+    assert out.startswith("Reading the log density\n") and "ompiling the log density" not in out
 
 
 def test_without_progress_only_the_verdict_is_said():

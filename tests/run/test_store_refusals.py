@@ -22,13 +22,10 @@ def test_two_writers_in_one_process(copy):
     runs.resume(copy).close()
 
 
-def test_two_writers_to_a_remote_store(tmp_path, monkeypatch, reference):
+def test_of_two_writers_to_a_remote_store_the_latest_goes_on(tmp_path, reference):
     url = f"memory://{tmp_path}/run.zarr"
     first = runs.create(url)
     runs.go_on(first, 3)
-    with pytest.raises(StoreError, match=f"{url}: another run is writing to this store"):
-        runs.resume(url)
-    monkeypatch.setattr(folders.Folder, "_here", {})  # as in another process
     second = runs.resume(url)
     with pytest.raises(StoreError, match="another run is writing to this store"):
         runs.go_on(first, 1)
@@ -91,7 +88,7 @@ def test_several_hosts_write_what_one_would(tmp_path, whole):
         f"{group}/{name}/zarr.json"
         for group in ("warmup_posterior", "posterior")
         for name in ("mu", "theta", "many", "odd", "none", "draw")
-    } | {"moments/sum/zarr.json", "moments/count/zarr.json"}
+    }
     first, second = runs.resume(path), runs.resume(path, primary=False)
     assert second.rows == first.rows == {"warmup_posterior": 6, "posterior": 4}
     assert second.checkpoint[0].steps == first.checkpoint[0].steps

@@ -144,13 +144,12 @@ def test_a_stopped_run_resumes_to_the_same_bytes(model, former, wrong, tmp_path,
 
 
 @pytest.mark.parametrize("wrong", [1.0, 3.0])
-def test_threads_and_groups_do_not_change_the_draws(model, builder, former, wrong):
-    start = planted(former, scaled(wrong))
-    layouts = [{"cores": 1}, {"cores": 3}]
-    if builder is jax_regression:
-        layouts = [{"backend": pmm.Jax(batch=batch)} for batch in (8, 24)]
-    first, second = (sample(model, start=start, chains=24, draws=20, **layout) for layout in layouts)
-    assert_same(first, second)
+def test_threads_and_batches_do_not_change_the_draws(model, builder, former, wrong, monkeypatch):
+    options = {"start": planted(former, scaled(wrong)), "chains": 24, "draws": 20}
+    layouts = [{}, {}] if builder is jax_regression else [{"cores": 1}, {"cores": 3}]
+    first = sample(model, **options, **layouts[0])
+    monkeypatch.setattr(plan, "_BATCH_BYTES", 1)  # a group at a time
+    assert_same(first, sample(model, **options, **layouts[1]))
 
 
 @pytest.mark.parametrize("options", [{"adjusted": False}, {"step": "GHMC"}, {"chains": 1}, {"chains": 70}])

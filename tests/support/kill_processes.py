@@ -107,7 +107,7 @@ def where_it_stands(path):
         return "creation", bool(sizes)
     layout = ArrayLayout(decode(folder.get(SETTINGS))["nodes"])
     record, _ = last_whole(folder, layout, finished_run.TYPES, sizes)
-    kept = layout.keys(record.extent)
+    kept = layout.keys(record.rows)
     torn = any(key.endswith(PARTIAL) or layout.excess(key, kept) for key in sizes)
     if record.state is None:
         return "creation", torn

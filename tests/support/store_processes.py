@@ -117,7 +117,6 @@ def root(path):
 
 def look(path, opened, results):
     """Open the store over and over; note how many draws were seen, and whatever was not as it should be."""
-    import numpy as np
     import xarray as xr
 
     warnings.simplefilter("error")
@@ -141,8 +140,7 @@ def look(path, opened, results):
         if seen and rows < seen[-1]:
             faults.append(f"{seen[-1]}, then {rows}")
         count = int(tree["moments"]["count"])
-        total = whole["posterior"]["theta"].values[:, :count].astype(float).sum(axis=1)
-        if steady and not (count == rows[1] and np.allclose(tree["moments"]["sum"], total, rtol=1e-5)):
+        if steady and not rows[1] <= count <= rows[1] + runs.ROWS:
             faults.append(f"{rows}: moments of {count}")
         seen.append(rows)
         steadily += steady

@@ -10,9 +10,9 @@ only file from which readers take the number of draws.  After a kill before (2) 
 previous checkpoint, whose draws are complete, and files of no commit are removed.  After a kill later, draws and
 checkpoint are complete, and resuming publishes them.  Readers see the state before or after (3), and never more draws
 than a run can resume from.  If the newer checkpoint or the draws of its commit are damaged, the older checkpoint is
-used: the files that it needs have not been changed since, except that arrays replaced as a whole keep newer values
-until they are replaced again.  Only times depend on when something was written: a resumed run leaves the same bytes as
-one that was never interrupted.
+used: the files that it needs have not been changed since.  Reports, arrays without draws that are replaced during a
+run, may be one commit ahead of the draws.  Only times depend on when something was written: a resumed run leaves the
+same bytes as one that was never interrupted.
 """
 
 from __future__ import annotations

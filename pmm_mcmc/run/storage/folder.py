@@ -10,9 +10,8 @@ import contextlib
 import errno
 import os
 import uuid
-import weakref
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from filelock import FileLock, Timeout  # comes with pytensor
 from fsspec.core import url_to_fs
@@ -64,11 +63,8 @@ class Folder:
     """Files under keys, at a URL, with one writer at a time.
 
     A remote lock would not be released when its process is killed.  Therefore the latest writer wins: it writes its
-    token, and a writer that finds a token other than its own before a commit stops.  Until then both write the same
-    bytes.
+    token, and a writer that finds another token before a commit stops.  Until then both write the same bytes.
     """
-
-    _here: ClassVar[weakref.WeakValueDictionary[str, Folder]] = weakref.WeakValueDictionary()  # in this process
 
     def __init__(self, url: str):
         self.root = url.rstrip("/")
@@ -119,11 +115,10 @@ class Folder:
         return {path[len(self._base) + 1 :]: int(info["size"]) for path, info in files.items()}
 
     def acquire(self) -> None:
-        """Become the only writer, or raise :class:`StoreError` at once."""
-        if self.root in self._here:
-            raise self._taken()
-        self._sign()
-        self._here[self.root] = self
+        """Become the only writer; on a disk, raise :class:`StoreError` if there is another."""
+        token = uuid.uuid4().hex.encode()
+        self.put(_TOKEN, token, durable=False)
+        self._token = token
 
     def check(self) -> None:
         """Raise :class:`StoreError` if another writer has taken over, or the folder is there no more."""
@@ -140,8 +135,6 @@ class Folder:
         if self._token is not None and self.get(_TOKEN) == self._token:
             self.delete(_TOKEN)
         self._token = None
-        if self._here.get(self.root) is self:
-            del self._here[self.root]
 
     @contextlib.contextmanager
     def opened_for_writing(self) -> Iterator[None]:
@@ -153,11 +146,6 @@ class Folder:
             with contextlib.suppress(StoreError):
                 self.release()
             raise
-
-    def _sign(self) -> None:
-        token = uuid.uuid4().hex.encode()
-        self.put(_TOKEN, token, durable=False)
-        self._token = token
 
     def _taken(self) -> StoreError:
         return StoreError(f"{self.root}: another run is writing to this store; wait for it, or use another path")
@@ -218,7 +206,7 @@ class LocalFolder(Folder):
                 self._lock.acquire(blocking=False)
             except Timeout:
                 raise self._taken() from None
-            self._sign()
+            super().acquire()
 
     def release(self) -> None:
         super().release()

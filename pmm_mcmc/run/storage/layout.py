@@ -4,9 +4,8 @@ xarray itself writes the result without its draws, to memory, which gives the me
 do not grow.  Arrays with draws are then filled chunk by chunk, one file each: little-endian values, zstd, CRC-32C, as
 the metadata specify.  These files are encoded here, since zarr takes a millisecond for each array.
 
-Readers depend on the consolidated metadata alone.  These contain the number of draws and, for arrays that are replaced
-as a whole during a run, which of two copies is current: the one under ``c.0.0`` or the one under ``0.0`` (zarr's two
-encodings of chunk keys).
+Readers depend on the consolidated metadata alone, which contain the number of draws.  ``rows`` are these numbers in a
+commit, by group.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import itertools
 import json
 import re
 import struct
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import google_crc32c
 import numcodecs.zstd  # type: ignore[import-untyped]
@@ -28,13 +27,12 @@ from zarr.storage import MemoryStore
 from pmm_mcmc.run.storage.errors import StoreError
 from pmm_mcmc.run.storage.folder import PARTIAL, PRIVATE
 
-__all__ = ["METADATA", "ArrayLayout", "Extent", "intact", "is_chunk", "is_ours", "packed"]
+__all__ = ["METADATA", "ArrayLayout", "intact", "is_chunk", "is_ours", "packed"]
 
 METADATA = "zarr.json"
 _CHUNK = re.compile(r"/(c|(c\.)?\d+(\.\d+)*)$")
 _LEVEL = 1  # of zstd, the fastest
 _DRAWS = 8192  # numbers of draws in one file of the coordinate
-_KEYS = ({"name": "default", "configuration": {"separator": "."}}, {"name": "v2", "configuration": {"separator": "."}})
 
 
 def is_chunk(key: str) -> bool:
@@ -50,16 +48,6 @@ def is_ours(key: str) -> bool:
 def intact(data: bytes) -> bool:
     """Return whether the file of a chunk ends with the checksum of its contents."""
     return len(data) > 4 and struct.unpack("<I", data[-4:])[0] == google_crc32c.value(data[:-4])
-
-
-class Extent(NamedTuple):
-    """The committed contents of a store.
-
-    Number of draws of each group that has any, and the current copy, 0 or 1, of each array that was replaced.
-    """
-
-    rows: dict[str, int]
-    copies: dict[str, int]
 
 
 class ArrayLayout:
@@ -102,14 +90,14 @@ class ArrayLayout:
                 meta["chunk_grid"]["configuration"]["chunk_shape"] = [_DRAWS]
         return cls(nodes), files
 
-    def array(self, path: str, extent: Extent) -> dict[str, Any]:
-        """Return the metadata of an array in a store of this extent."""
+    def array(self, path: str, rows: Mapping[str, int]) -> dict[str, Any]:
+        """Return the metadata of an array in a store with so many draws."""
         meta = self.nodes[path]
-        if _grows(meta):
-            shape = list(meta["shape"])
-            shape[_dims(meta).index("draw")] = extent.rows.get(_group(path), 0)
-            return {**meta, "shape": shape}
-        return {**meta, "chunk_key_encoding": _KEYS[extent.copies.get(path, 0)]}
+        if not _grows(meta):
+            return meta
+        shape = list(meta["shape"])
+        shape[_dims(meta).index("draw")] = rows.get(_group(path), 0)
+        return {**meta, "shape": shape}
 
     def arrays(self) -> list[str]:
         """Return the paths of all arrays."""
@@ -124,10 +112,10 @@ class ArrayLayout:
         meta = self.nodes[path]
         return dict(zip(_dims(meta), meta["shape"], strict=True)).get("chain", 0)
 
-    def published(self, extent: Extent) -> dict[str, bytes]:
+    def published(self, rows: Mapping[str, int]) -> dict[str, bytes]:
         """Return the files that readers open first: the consolidated metadata of each group, the root's last."""
         groups = [path for path, meta in self.nodes.items() if meta["node_type"] == "group"]
-        metas = {path: self.array(path, extent) for path in self.arrays()}
+        metas = {path: self.array(path, rows) for path in self.arrays()}
         metas |= {path: {**self.nodes[path], **_consolidated({})} for path in groups}
         files = {}
         for path in sorted(groups, reverse=True):
@@ -136,25 +124,23 @@ class ArrayLayout:
             files[inside + METADATA] = _json({**self.nodes[path], **_consolidated(below)})
         return files
 
-    def own_metadata(self, extent: Extent, *, changed: bool = False) -> dict[str, bytes]:
-        """Return the metadata file of each array, or of changed ones, for readers that open a single array."""
-        paths = [path for path in self.arrays() if not changed or self.grows(path) or path in extent.copies]
-        return {f"{path}/{METADATA}": _json(self.array(path, extent)) for path in paths}
+    def array_files(self, rows: Mapping[str, int]) -> dict[str, bytes]:
+        """Return the metadata file of each array, for readers that open a single array."""
+        return {f"{path}/{METADATA}": _json(self.array(path, rows)) for path in self.arrays()}
 
-    def keys(self, extent: Extent, since: Extent | None = None) -> set[str]:
-        """Return the keys of all files with values, or of those written since the extent ``since``."""
+    def keys(self, rows: Mapping[str, int], since: Mapping[str, int] | None = None) -> set[str]:
+        """Return the keys of all files with values, or of those alone with draws after the rows ``since``."""
         keys: set[str] = set()
         for path in self.arrays():
-            meta = self.array(path, extent)
+            meta = self.array(path, rows)
             starts = [0] * len(meta["shape"])
-            if since is not None and _grows(meta):
+            if since is not None:
+                if not _grows(meta):
+                    continue
                 axis = _dims(meta).index("draw")
-                starts[axis] = -(-since.rows.get(_group(path), 0) // _chunk_shape(meta)[axis])
-            elif since is not None and since.copies.get(path, 0) == extent.copies.get(path, 0):
-                continue
+                starts[axis] = -(-since.get(_group(path), 0) // _chunk_shape(meta)[axis])
             ends = [-(-n // c) for n, c in zip(meta["shape"], _chunk_shape(meta), strict=True)]
-            indices = itertools.product(*map(range, starts, ends))
-            keys.update(_key(path, meta, index) for index in indices)
+            keys.update(_key(path, index) for index in itertools.product(*map(range, starts, ends)))
         return keys
 
     def excess(self, key: str, keys: set[str]) -> bool:
@@ -163,16 +149,16 @@ class ArrayLayout:
         return meta is not None and _grows(meta) and _name(key) != METADATA and key not in keys
 
     def chunks(
-        self, path: str, copy: int, values: np.ndarray, chain: int, row: int
+        self, path: str, values: np.ndarray, chain: int, row: int
     ) -> Iterator[tuple[str, np.ndarray, list[int]]]:
         """Yield key, values and shape of each file for ``values``, which start at a chain and a draw."""
-        meta = self.array(path, Extent({}, {path: copy}))
+        meta = self.nodes[path]
         shape = _chunk_shape(meta)
         origin = [{"chain": chain, "draw": row}.get(name, 0) for name in _dims(meta)]
         counts = [-(-n // c) for n, c in zip(values.shape, shape, strict=True)]
         for index in itertools.product(*map(range, counts)):
             block = values[tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, shape, strict=True))]
-            yield _key(path, meta, [o // c + i for o, c, i in zip(origin, shape, index, strict=True)]), block, shape
+            yield _key(path, [o // c + i for o, c, i in zip(origin, shape, index, strict=True)]), block, shape
 
     def coordinate(self, group: str, start: int, stop: int) -> Iterator[tuple[str, np.ndarray, list[int]]]:
         """Yield key, values and shape of the files of the coordinate ``draw`` that more draws of a group need."""
@@ -181,7 +167,7 @@ class ArrayLayout:
         if meta is not None and _is_coordinate(path, meta):
             for i in range(-(-start // _DRAWS), -(-stop // _DRAWS)):
                 numbers = np.arange(i * _DRAWS, (i + 1) * _DRAWS).astype(meta["data_type"])
-                yield _key(path, meta, [i]), numbers, [_DRAWS]
+                yield _key(path, [i]), numbers, [_DRAWS]
 
     def check(self, path: str, values: np.ndarray, chains: slice, row: int) -> None:
         """Raise :class:`StoreError` for values that do not fit an array, or do not begin and end with a file."""
@@ -246,11 +232,8 @@ def _chunk_shape(meta: Mapping[str, Any]) -> list[int]:
     return meta["chunk_grid"]["configuration"]["chunk_shape"]
 
 
-def _key(path: str, meta: Mapping[str, Any], index: Any) -> str:
-    plain = ".".join(map(str, index))
-    if meta["chunk_key_encoding"]["name"] == "v2":
-        return f"{path}/{plain or '0'}"
-    return f"{path}/{'c.' + plain if plain else 'c'}"
+def _key(path: str, index: Iterable[int]) -> str:
+    return ".".join([f"{path}/c", *map(str, index)])
 
 
 def _consolidated(nodes: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from pmm_mcmc.run.storage.checkpoint import decode
 from pmm_mcmc.run.storage.errors import Damaged, NothingStored, StoreError
 from pmm_mcmc.run.storage.folder import LOCKS, PARTIAL, PRIVATE, Folder, folder_at
-from pmm_mcmc.run.storage.layout import ArrayLayout, Extent, intact
+from pmm_mcmc.run.storage.layout import ArrayLayout, intact
 
 __all__ = [
     "CREATING", "NOTES", "SETTINGS", "SLOTS", "Record", "complete", "differences", "last_whole", "refuse_existing",
@@ -31,11 +31,11 @@ _ABSENT = object()
 
 
 class Record(NamedTuple):
-    """A commit: its number, the extent of the store with it and before it, and the checkpoint."""
+    """A commit: its number, the draws of each group with it and before it, and the checkpoint."""
 
-    number: int = -1
-    extent: Extent = Extent({}, {})
-    previous: Extent = Extent({}, {})
+    number: int
+    rows: dict[str, int]
+    previous: dict[str, int]
     state: Any = None
 
 
@@ -69,29 +69,28 @@ def complete(folder: Folder) -> bool:
 
 def differences(stored: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
     """Return the differences between the identities of two runs as text, empty if there are none."""
-    precise = stored.get("precision", "float64") == "float64"
-    tolerance = _TOLERANCE if precise else _SINGLE_TOLERANCE
+    tolerance = _TOLERANCE if stored.get("precision", "float64") == "float64" else _SINGLE_TOLERANCE
     texts = []
     for name in sorted(stored.keys() | identity.keys()):
         a = stored.get(name, _ABSENT)
         b = identity.get(name, _ABSENT)
-        if _same(a, b, tolerance):
-            continue
-        text = "other values at two fixed points, as of another model, other data or another format"
-        if not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray):
-            text = "not stored" if a is _ABSENT else f"stored {a!r}"
-            text += ", not given" if b is _ABSENT else f", given {b!r}"
-        texts.append(f"{name}: {text}")
+        if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+            if not _close(a, b, tolerance):
+                other = "other values at two fixed points, as of another model, other data or another format"
+                texts.append(f"{name}: {other}")
+        elif a != b and repr(a) != repr(b):  # NaN is not equal to itself
+            old = "not stored" if a is _ABSENT else f"stored {a!r}"
+            new = "not given" if b is _ABSENT else f"given {b!r}"
+            texts.append(f"{name}: {old}, {new}")
     return "; ".join(texts)
 
 
-def _same(a: Any, b: Any, tolerance: float) -> bool:
-    """Return whether two entries are equal; arrays up to rounding."""
-    arrays = isinstance(a, np.ndarray) + isinstance(b, np.ndarray)
-    if arrays == 2:
-        absolute = 1e-3 * tolerance * np.abs(a[np.isfinite(a)]).max(initial=0.0)
-        return a.shape == b.shape and np.allclose(b, a, tolerance, absolute, equal_nan=True)
-    return not arrays and (a == b or repr(a) == repr(b))  # NaN is not equal to itself
+def _close(a: Any, b: Any, tolerance: float) -> bool:
+    """Return whether two entries are arrays that are equal up to rounding."""
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or a.shape != b.shape:
+        return False
+    absolute = 1e-3 * tolerance * np.abs(a[np.isfinite(a)]).max(initial=0.0)
+    return np.allclose(b, a, tolerance, absolute, equal_nan=True)
 
 
 def stored_notes(folder: Folder) -> dict[str, dict[str, Any]]:
@@ -119,7 +118,7 @@ def stored_identity(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def stored_run_state(path: str | os.PathLike[str], types: Iterable[type]) -> Any:
-    """Return the newest whole checkpoint of a store, which stays as it is; errors as of :func:`last_whole`."""
+    """Return the newest whole checkpoint of a store without opening it to write; errors as of :func:`last_whole`."""
     folder = folder_at(path)
     layout = ArrayLayout(_settings(folder)["nodes"])
     return last_whole(folder, layout, types, folder.sizes())[0].state
@@ -145,7 +144,7 @@ def last_whole(
     ``types`` are those that checkpoints may contain; ``sizes`` are those of all files.  Raises :class:`StoreError` if
     no commit is whole.
     """
-    types = (*types, Record, Extent)
+    types = (*types, Record)
     records = {}
     faults = {}
     for key in SLOTS:
@@ -170,9 +169,9 @@ def last_whole(
 
 def _fault(folder: Folder, layout: ArrayLayout, record: Record, sizes: Mapping[str, int]) -> str:
     """Return the fault of a commit's files, empty if none: all must exist, and its own must be intact."""
-    absent = sorted(key for key in layout.keys(record.extent) if not sizes.get(key))
+    absent = sorted(key for key in layout.keys(record.rows) if not sizes.get(key))
     damaged = sorted(
-        key for key in layout.keys(record.extent, since=record.previous) if not intact(folder.get(key) or b"")
+        key for key in layout.keys(record.rows, since=record.previous) if not intact(folder.get(key) or b"")
     )
     for what, keys in (("missing or empty", absent), ("damaged", damaged)):
         if keys:

@@ -16,7 +16,7 @@ import xarray as xr
 from pmm_mcmc.run.storage.checkpoint import encode
 from pmm_mcmc.run.storage.errors import StoreError
 from pmm_mcmc.run.storage.folder import LOCKS, PARTIAL, Folder, folder_at
-from pmm_mcmc.run.storage.layout import METADATA, ArrayLayout, Extent, is_ours, packed
+from pmm_mcmc.run.storage.layout import METADATA, ArrayLayout, is_ours, packed
 from pmm_mcmc.run.storage.recovery import (
     CREATING,
     NOTES,
@@ -50,7 +50,7 @@ class Store:
         self._layout = layout
         self._primary = primary
         self._number = record.number
-        self._extent = Extent({group: 0 for group in layout.draws} | record.extent.rows, record.extent.copies)
+        self._rows = dict.fromkeys(layout.draws, 0) | record.rows
         self._pool = ThreadPoolExecutor(_WRITERS, "pmm-store")
         self._open = True
         self._forget()
@@ -88,11 +88,12 @@ class Store:
                     folder.delete(key)  # from an interrupted creation
             folder.put(CREATING, b"")
             refuse_twins(folder, layout)
-            store = cls(folder, layout, Record(), primary)
-            store._run(folder.put, (files | layout.own_metadata(store._extent)).items())
-            folder.put(SLOTS[1], encode(Record()))
+            beginning = Record(-1, {}, {})
+            store = cls(folder, layout, beginning, primary)
+            store._run(folder.put, (files | layout.array_files(store._rows)).items())
+            folder.put(SLOTS[1], encode(beginning))
             folder.put(SETTINGS, settings)
-            store._publish(store._extent)
+            store._publish(store._rows)
             folder.delete(CREATING)
         return store
 
@@ -124,8 +125,8 @@ class Store:
                     stacklevel=2,
                 )
             store = cls(folder, layout, record, primary)
-            store._publish(store._extent)
-            committed = layout.keys(store._extent)
+            store._publish(store._rows)
+            committed = layout.keys(store._rows)
             for key in sizes:
                 if key.endswith(PARTIAL) or key in faults or layout.excess(key, committed):
                     folder.delete(key)
@@ -134,16 +135,16 @@ class Store:
     @property
     def rows(self) -> dict[str, int]:
         """Number of committed draws of each group that has any."""
-        return dict(self._extent.rows)
+        return dict(self._rows)
 
     def append(self, group: str, arrays: Mapping[Any, Any], chains: slice = slice(None)) -> None:
-        """Write values of a group by variable, which become visible with the next commit.
+        """Write values of a group by variable.
 
-        Draws (chain, n, ...) follow the committed ones.  Values of a variable without draws replace the previous ones,
-        for results that are updated during a run; a reader that takes longer than the time between two commits may see
-        some of them replaced already.  ``chains`` are from one multiple of ``chains_per_chunk`` to another.
+        Draws (chain, n, ...) follow the committed ones, and become visible with the next commit.  Values of a variable
+        without draws replace the previous ones at once, for reports that are updated during a run.  ``chains`` are from
+        one multiple of ``chains_per_chunk`` to another.
         """
-        row = self._extent.rows.get(group, 0)
+        row = self._rows.get(group, 0)
         tasks: list[tuple[str, np.ndarray, list[int]]] = []
         for name, array in arrays.items():
             path = f"{group}/{name}"
@@ -151,39 +152,35 @@ class Store:
             start, stop, _ = chains.indices(self._layout.chains(path))
             grows = self._layout.grows(path)
             self._layout.check(path, values, slice(start, stop), row if grows else 0)
-            if grows and self._rows.setdefault(group, values.shape[1]) != values.shape[1]:
-                raise StoreError(f"{path}: {values.shape[1]} rows, and {self._rows[group]} of {group} before")
-            if not grows:
-                self._replaced.add(path)
+            if grows and self._new_rows.setdefault(group, values.shape[1]) != values.shape[1]:
+                raise StoreError(f"{path}: {values.shape[1]} rows, and {self._new_rows[group]} of {group} before")
             if self._primary or self._layout.chains(path):  # of others all processes have the same values
-                tasks += self._layout.chunks(path, 1 - self._extent.copies.get(path, 0), values, start, row)
+                tasks += self._layout.chunks(path, values, start, row)
         self._run(self._put_packed, tasks)
-        self._keys.update(key for key, _, _ in tasks)
+        self._new_keys.update(key for key, _, _ in tasks)
 
     def commit(self, checkpoint: Any) -> None:
-        """Make all appended values visible, together with a checkpoint; either everything or nothing is committed.
+        """Make all appended draws visible, together with a checkpoint; either everything or nothing is committed.
 
         The checkpoint is any object that :func:`~pmm_mcmc.run.storage.checkpoint.encode` accepts.
         """
-        rows = {group: n + self._rows.get(group, 0) for group, n in self._extent.rows.items()}
-        copies = {path: 1 - self._extent.copies.get(path, 0) for path in self._replaced}
-        extent = Extent(rows, self._extent.copies | copies)
+        rows = {group: n + self._new_rows.get(group, 0) for group, n in self._rows.items()}
         if self._primary:
             self._folder.check()
             for group, n in rows.items():
-                self._run(self._put_packed, self._layout.coordinate(group, self._extent.rows.get(group, 0), n))
-            keys = self._layout.keys(extent, since=self._extent) - self._keys
+                self._run(self._put_packed, self._layout.coordinate(group, self._rows.get(group, 0), n))
+            keys = self._layout.keys(rows, since=self._rows) - self._new_keys
             absent = [key for key in sorted(keys) if not self._folder.exists(key)]
             if absent:
                 raise StoreError(
                     f"{self._folder.root}: commit: {absent[0]} and {len(absent) - 1} other files are missing; "
                     "append the values of all chains first"
                 )
-            record = Record(self._number + 1, extent, self._extent, checkpoint)
+            record = Record(self._number + 1, rows, self._rows, checkpoint)
             self._folder.put(SLOTS[record.number % 2], encode(record))
-            self._publish(extent)
+            self._publish(rows)
         self._number += 1
-        self._extent = extent
+        self._rows = rows
         self._forget()
 
     def note(self, attributes: Mapping[str, Mapping[str, Any]]) -> None:
@@ -205,7 +202,7 @@ class Store:
         try:
             if self._primary:
                 self._folder.check()
-                self._run(self._folder.put, self._layout.own_metadata(self._extent, changed=True).items())
+                self._run(self._folder.put, self._layout.array_files(self._rows).items())
         finally:
             self._pool.shutdown()
             self._folder.release()
@@ -219,9 +216,8 @@ class Store:
 
     def _forget(self) -> None:
         """Begin the next commit."""
-        self._rows: dict[str, int] = {}
-        self._replaced: set[str] = set()
-        self._keys: set[str] = set()
+        self._new_rows: dict[str, int] = {}
+        self._new_keys: set[str] = set()
 
     def _run(self, function: Callable[..., None], tasks: Iterable[tuple[Any, ...]]) -> None:
         """Call a function with each of some arguments, on threads; raise the first error."""
@@ -237,7 +233,7 @@ class Store:
     def _put_packed(self, key: str, values: np.ndarray, shape: list[int]) -> None:
         self._folder.put(key, packed(values, shape))
 
-    def _publish(self, extent: Extent) -> None:
-        """Publish this extent to readers."""
-        for key, data in self._layout.published(extent).items():
+    def _publish(self, rows: Mapping[str, int]) -> None:
+        """Let readers see so many draws."""
+        for key, data in self._layout.published(rows).items():
             self._folder.put(key, data, durable=key == METADATA)

@@ -11,8 +11,8 @@ from store_runs import files
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.verdict import asks_for_more
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.run import memory, phases, until
-from pmm_mcmc.run.until import UntilKnown, bound_after, look_every
+from pmm_mcmc.run import memory, phases, stopping
+from pmm_mcmc.run.stopping import VerdictRule, first_look, limit_after
 
 pytest_plugins = ["sampling_fixtures"]
 
@@ -23,7 +23,7 @@ def drawn(tree):
 
 @pytest.mark.parametrize("chains, every", [(1, 500), (2, 200), (3, 200), (4, 100), (8, 50), (20, 20), (5000, 20)])
 def test_the_first_look_has_draws_enough_for_the_limit(chains, every):
-    assert look_every(chains) == every
+    assert first_look(chains) == every
 
 
 @pytest.mark.parametrize(
@@ -37,8 +37,8 @@ def test_the_first_look_has_draws_enough_for_the_limit(chains, every):
     ],
 )
 def test_ends_depend_on_the_first_one_alone(every, done, ends):
-    found = UntilKnown(every, done, dict, Processes(slice(0, 1)))
-    assert found.ends == ends and found.bound == ends[-1] == bound_after(done, every)
+    found = VerdictRule(every, done, dict, Processes(slice(0, 1)))
+    assert found.ends == ends and found.limit == ends[-1] == limit_after(done, every)
     assert [found.next_end(n) for n in (0, *ends[:-1])] == ends
 
 
@@ -70,7 +70,7 @@ def test_it_is_the_run_of_as_many_draws(schools, backend, kind):
 @pytest.mark.parametrize("chains", [2, 4, 32])
 def test_it_ends_where_the_verdict_first_asks_for_no_more(well, chains):
     auto = run(well, draws="auto", chains=chains, step=pmm.PoissonULMC())
-    n, ends = drawn(auto), UntilKnown(look_every(chains), 0, dict, Processes(slice(0, 1))).ends
+    n, ends = drawn(auto), VerdictRule(first_look(chains), 0, dict, Processes(slice(0, 1))).ends
     asked = [asks_for_more(auto.isel(draw=slice(0, end))) is not None for end in ends if end <= n]
     assert asked == [True] * (len(asked) - 1) + [False]
     assert not any(reason.remedy == "draw more" for reason in pmm.verdict(auto).reasons)
@@ -81,7 +81,7 @@ SLOW = {"step": pmm.PoissonULMC(K=16, step_size=0.02, steps_per_draw=1), "chains
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_at_the_bound_it_ends_says_why_and_goes_on(well, stored, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(until, "DRAWS", 100)
+    monkeypatch.setattr(stopping, "DRAWS", 100)
     options = SLOW | {"store": tmp_path / "a" if stored else None}
     with caplog.at_level(logging.DEBUG, "pmm_mcmc"):
         first = run(well, draws="auto", **options)
@@ -126,15 +126,15 @@ def test_in_memory_it_goes_on_to_the_same_end(schools, monkeypatch):
 def test_a_store_that_began_with_a_number_is_looked_at_in_its_own_chunks(well, tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "_MOST_ROWS", 30)
     run(well, draws=30, store=tmp_path / "a", **SLOW)
-    monkeypatch.setattr(until, "DRAWS", 200)
+    monkeypatch.setattr(stopping, "DRAWS", 200)
     longer = run(well, draws="auto", store=tmp_path / "a", resume=True, **SLOW)
     assert drawn(longer) == 240, "looks are at whole chunks of 30: after 120 and 240"
     assert_same(longer, run(well, draws=240, **SLOW))
 
 
 def test_an_error_in_a_look_loses_no_draws(well, monkeypatch, caplog):
-    monkeypatch.setattr(until, "DRAWS", 200)
-    monkeypatch.setattr(until, "asks_for_more", lambda dt: 1 / 0)
+    monkeypatch.setattr(stopping, "DRAWS", 200)
+    monkeypatch.setattr(stopping, "asks_for_more", lambda dt: 1 / 0)
     assert drawn(run(well, draws="auto", chains=4)) == 200
     assert "could not be judged" in caplog.text
 
@@ -147,7 +147,7 @@ def test_all_processes_end_where_the_first_one_says():
         def first(self, number):
             return self.said
 
-    never = UntilKnown(100, 0, lambda: pytest.fail("only the first process looks"), Second(slice(0, 2), 1, 2))
+    never = VerdictRule(100, 0, lambda: pytest.fail("only the first process looks"), Second(slice(0, 2), 1, 2))
     assert never(100) and not never(150)
     Second.said = 0
     assert not never(200) and never(1000)
@@ -216,4 +216,4 @@ def test_by_number_nothing_else_is_said_and_a_quiet_run_says_nothing(well, capfd
     run(well, draws=40)
     assert capfd.readouterr() == ("", "")
     dt = pmm.sample(model=well, chains=2, random_seed=1, **QUIET)
-    assert drawn(dt) == until.DRAWS == 1000 and np.isfinite(numbers(dt)["posterior/x"]).all()
+    assert drawn(dt) == stopping.DRAWS == 1000 and np.isfinite(numbers(dt)["posterior/x"]).all()

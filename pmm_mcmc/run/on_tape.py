@@ -1,0 +1,167 @@
+"""A PyMC model whose chains begin on a tape, and the transition from which compiled code advances them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pymc.logprob.utils import ParameterValueError
+
+from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.contract import Chunk, TunedParameters, evaluated_at
+from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.numba_engine import NumbaEngine
+from pmm_mcmc.model.model_density import ModelDensity
+from pmm_mcmc.run import devices
+from pmm_mcmc.tape import loop
+from pmm_mcmc.tape.build import Tape, Unsupported, address_of
+from pmm_mcmc.tape.density import TapedDensity
+
+if TYPE_CHECKING:
+    from pmm_mcmc.run.console import Console
+    from pmm_mcmc.run.request import Request
+
+__all__ = ["TapedEngine", "engine_of", "ready"]
+
+# Largest difference between tape and PyTensor, relative to the largest number of an evaluation.
+_TOLERANCE = 1e-6
+# Seconds to compile a log density, of each instruction, and of the first factor or triangular system: eight schools
+# (164 instructions) took 4.9 s of CPU, rugby (296) 6.3, item response (56) 1.4, BYM (188) 3.5, LKJ (149) 22.
+_COMPILATION = (1.0, 0.018, 15.0)
+# Seconds of an instruction, of an element, of one that is a function, and of a product in BLAS or LAPACK: fitted to 72
+# models of the scoreboard (python -m benchmarks cold_start --gradients), of which it is within a factor of two.
+_GRADIENT = (6e-9, 0.4e-9, 4.4e-9, 0.1e-9)
+# Cells of an instruction with the sizes whose product is the number of products.
+_SIZES = {"dgemv": [4, 5], "dgemm": [5, 6, 7], "dpotrf": [4, 4, 4], "dtrsm": [7, 8, 8]}
+# Compilations that the work on a tape may cost before there is one.  Threads share that work, and most models gain half
+# of it: at 2 no run takes much longer than it would with the better of the two.
+_SHARE = 2.0
+
+
+class TapedEngine:
+    """The engine of chains that a tape advances up to a transition, and compiled functions from it on.
+
+    Tape and functions differ in the last bits.  Draws depend neither on what was compiled before nor on interruptions:
+    the transition follows from the tape and the number of chains, and how many a chain has made is part of its state.
+    Single evaluations are always the tape's.
+    """
+
+    periods: np.ndarray | None = None
+
+    def __init__(self, tape: NumbaEngine, compiled: Callable[[], NumbaEngine], density: ModelDensity, switch: int):
+        self.kernel = tape.kernel
+        self.d = tape.d
+        self.width = tape.width
+        self.structure = tape.structure
+        self.evaluate = tape.evaluate
+        self.gradient_at = tape.gradient_at
+        self.switch = switch
+        self._tape = tape
+        self._compiled = compiled
+        self._density = density
+
+    @classmethod
+    def of(cls, arguments: MethodArguments, density: ModelDensity, tape: NumbaEngine, chains: int) -> TapedEngine:
+        """Return the engine that begins with that of a density's tape; nothing is compiled."""
+        code = density.tape.current()
+        switch = math.ceil(_SHARE * _compilation(code) / (chains * _gradient(code)))
+        return cls(tape, lambda: NumbaEngine.of(arguments, density, tape.threads), density, switch)
+
+    @property
+    def words(self) -> str:
+        """What runs the chains."""
+        return f"tape, numba from transition {self.switch}"
+
+    def adjusted(self) -> TapedEngine:
+        """Return the engine of adjusted draws: see :class:`pmm_mcmc.engines.contract.Engine`."""
+        return TapedEngine(self._tape.adjusted(), lambda: self._compiled().adjusted(), self._density, self.switch)
+
+    def waits(self, transition: int) -> bool:
+        """Return whether chains need functions that are not compiled yet to come to a transition."""
+        return transition > self.switch and not self._density.compiled
+
+    def compile(self) -> None:
+        """Compile the functions."""
+        self._compiled()
+
+    def advance(
+        self, setting: TunedParameters, chains: Ensemble, rows: int, *, thin: int = 1, tolerance: float = 0.0
+    ) -> Chunk:
+        """Advance chains side by side: see :class:`pmm_mcmc.engines.contract.Engine`."""
+        on_tape = min(rows, max(0, -(-(self.switch - chains.transition) // thin)))
+        options: Any = {"thin": thin, "tolerance": tolerance}
+        if on_tape == rows:
+            return self._tape.advance(setting, chains, rows, **options)
+        head = self._tape.advance(setting, chains, on_tape, **options)
+        later = Ensemble(chains.state, chains.evaluation, chains.keys, chains.transition + on_tape * thin)
+        tail = self._compiled().advance(setting, later, rows - on_tape, **options)
+        return Chunk(*(np.concatenate(arrays, axis=1) for arrays in zip(head, tail, strict=True)))
+
+
+def ready(engine: Any, transition: int, console: Console, stopped: Any) -> bool:
+    """Compile what chains need to come to a transition, and return whether it is there: not if the run was stopped."""
+    if not isinstance(engine, TapedEngine) or not engine.waits(transition):
+        return True
+    with console.compiling(stopped):
+        engine.compile()
+    return not engine.waits(transition)
+
+
+def engine_of(
+    request: Request, density: Any, backend: str, centre: np.ndarray, announce: Callable[[str], None]
+) -> tuple[NumbaEngine | TapedEngine, str]:
+    """Return the CPU engine of a model's density, and its backend: numba, with a line, where no tape runs it.
+
+    ``centre`` is the model's initial point, near which a tape must agree with PyTensor.
+    """
+    arguments = request.arguments
+    threads = request.cores or devices.cores()
+    if backend != "numba":
+        try:
+            density.tape = density.tape or TapedDensity(density)
+            tape = NumbaEngine.of(arguments, density.tape, threads)
+            _check(tape, density.tape, centre + 0.1 * np.random.default_rng(0).standard_normal(density.d))
+            if backend == "tape":
+                return tape, backend
+            return TapedEngine.of(arguments, density, tape, request.chains), backend
+        except Exception as reason:  # of any kind: a fault of the tape must not keep a model from its draws
+            what = reason if isinstance(reason, Unsupported) else f"it ({type(reason).__name__}: {reason})"
+            announce(f"numba compiles the log density: no tape runs {what}")
+    return NumbaEngine.of(arguments, density, threads), "numba"
+
+
+def _check(engine: NumbaEngine, tape: TapedDensity, z: np.ndarray) -> None:
+    """Raise an error if a tape and PyTensor differ at a position."""
+    lp, evaluation = evaluated_at(engine.evaluate, z)
+    try:
+        with np.errstate(all="ignore"):
+            value, expected = tape.by_pytensor(z)
+    except (ParameterValueError, np.linalg.LinAlgError):
+        value = np.nan
+    if not np.isfinite(value):
+        return
+    gap = np.append(evaluation - expected, lp - value)
+    if not np.abs(gap).max() <= _TOLERANCE * np.abs(np.append(expected, value)).max():
+        raise Unsupported("it to the values of PyTensor")
+
+
+def _compilation(tape: Tape) -> float:
+    """Return the seconds that numba takes on average to compile what a tape runs."""
+    base, instruction, factorisation = _COMPILATION
+    factors = np.isin(tape.code[:, 1], [address_of(name) for name in ("dpotrf", "dtrsm")])
+    return base + instruction * len(tape.code) + factorisation * bool(factors.any())
+
+
+def _gradient(tape: Tape) -> float:
+    """Return the seconds that a tape takes on average."""
+    instruction, element, function, product = _GRADIENT
+    code, rows, columns = (tape.code[:, i].astype(float) for i in range(3))
+    foreign = code == loop.FOREIGN
+    calls = (code >= loop.SIGMOID) & (code <= loop.CALL)
+    seconds = instruction * len(code) + (np.where(calls, function, element) * rows * columns)[~foreign].sum()
+    for name, cells in _SIZES.items():
+        each = tape.code[foreign & (tape.code[:, 1] == address_of(name))].astype(float)
+        seconds += product * each[:, cells].prod(axis=1).sum()
+    return float(seconds)
