@@ -38,14 +38,14 @@ def raised_starts(
 
     raised = np.array(starts)
     gradients = np.array(gradients)
-    spent = np.zeros(len(starts), int)
+    n_grad = np.zeros(len(starts), int)
     low = np.flatnonzero(FIRST_STEP * np.linalg.norm(gradients, axis=1) > _LOW * engine.d)
     for i in range(0, len(low), _TOGETHER):
         rows = low[i : i + _TOGETHER]
         lp, _ = density(starts[rows])
         ends = Ascents.of(density, starts[rows], starts[rows], _GRADIENTS * len(rows), enough=engine.d)
-        spent[rows] = 1 - (-ends.spent // len(rows))
+        n_grad[rows] = 1 - (-ends.spent // len(rows))
         gained = ends.lp - lp >= engine.d
         raised[rows[gained]] = ends.position[gained]
         gradients[rows[gained]] = ends.gradient[gained]
-    return raised, gradients, spent
+    return raised, gradients, n_grad

@@ -78,8 +78,8 @@ class Warming:
             raise ValueError(f"starts[{bad[0]}]: the log density or its gradient is not finite there; start elsewhere")
         n_grad = np.full(len(starts), 2)
         if length > 0:
-            starts, gradients, spent = raised_starts(engine, starts, gradients, density_parameters)
-            n_grad += spent
+            starts, gradients, ascent_gradients = raised_starts(engine, starts, gradients, density_parameters)
+            n_grad += ascent_gradients
         if length == 0:
             warmup = None
             tuned = fixed_setting(arguments, starts[0], density_parameters)
