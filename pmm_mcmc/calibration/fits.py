@@ -18,8 +18,9 @@ from pmm_mcmc.run.chunks import Gathered, Groups
 from pmm_mcmc.run.phases import Run, Sampling
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Request
-from pmm_mcmc.run.starts import density_at, starts
+from pmm_mcmc.run.starts import density_at, draws_of_prior, starts
 from pmm_mcmc.run.stopping import StoppingRule
+from pmm_mcmc.warmup.warm_start import WarmStart
 
 __all__ = ["Fit", "Fits"]
 
@@ -28,25 +29,31 @@ _ENDS = (250, 500, 1000)
 
 
 class Fit(NamedTuple):
-    """A fit: draws by name ``(chain, draw, ...)``, convergence of all parameters ``(p,)``, gradients, verdict."""
+    """A fit: draws by name ``(chain, draw, ...)``, convergence of all parameters ``(p,)``, gradients, verdict.
+
+    ``start`` says what became of the setting it began with: "fits", "refined" or "dropped".
+    """
 
     draws: dict[str, np.ndarray]
     convergence: Convergence
     gradients: int
     verdict: Verdict
+    start: str = ""
 
 
 class Fits:
     """Fits of the model of a request to the data that it has at the time.
 
-    The plan, its compiled functions and the model's initial point serve all fits.  A warm-up is each fit's own: the
-    setting of another one, kept without it, took two to thirty times the gradients where scales differ between data.
+    The plan, its compiled functions and the model's initial point serve all fits.  A warm-up is each fit's own, or that
+    from the start of the request: the setting of another fit, kept unchecked, took two to thirty times the gradients
+    where scales differ between data.
     """
 
     def __init__(self, request: Request, announce: Callable[[str], None]):
         self.plan = SamplingPlan.of(request, announce)
         self._request = request
         self._centre = model_starts(self.plan.model, self.plan.model.value_vars, None, 1)[0][0]
+        self._prior = draws_of_prior(self.plan, np.random.default_rng(0)) if request.start is not None else None
 
     def fit(self, seed: list[int]) -> Fit:
         """Sample the model with its present data, by random numbers that depend on the seed alone."""
@@ -56,7 +63,11 @@ class Fits:
         positions = spread_starts(self._centre, chains, None, lambda x: density_at(plan.engine, x)[1], rng)
         if positions is None:
             positions = starts(plan, None, chains, None, rng)  # which says why there is none
-        run = Run.start(plan, positions, self._request.tune, rng)
+        start = self._request.start
+        if start is None or self._prior is None:
+            run = Run.start(plan, positions, self._request.tune, rng)
+        else:
+            run = start.begin(plan, self._request, WarmStart(positions, self._prior), rng)
         draws = _Draws(chains)
         rule = _ConvergenceRule(draws)
         sampling = Sampling(plan, self._request, run, draws, rule, _SILENT, Processes(slice(0, chains)))
@@ -64,7 +75,8 @@ class Fits:
         tree = plan.layout.tree(draws.groups, plan.attributes | run.attributes(plan))
         for name, report in run.reports().items():
             tree[name] = report
-        return Fit(draws.groups["posterior"], rule.convergence, int(run.n_grad.mean()), judge(read(tree)))
+        outcome = "" if run.warm_start is None else run.warm_start.outcome
+        return Fit(draws.groups["posterior"], rule.convergence, int(run.n_grad.mean()), judge(read(tree)), outcome)
 
 
 class _Draws:

@@ -129,6 +129,10 @@ def _observed(model: pm.Model, held: Mapping[str, SharedVariable]) -> pm.Model:
         copy = pm.observe(model, held)
     finally:
         model.rvs_to_initial_values.update(initial)
+    # PyMC sorts the copy by its graph; results of the model itself have its own order.
+    for variables, originals in ((copy.free_RVs, model.free_RVs), (copy.deterministics, model.deterministics)):
+        order = [variable.name for variable in originals]
+        variables.sort(key=lambda variable, order=order: order.index(variable.name))
     copy.rvs_to_initial_values.update({copy[rv.name]: value for rv, value in initial.items() if rv.name not in held})
     return copy
 

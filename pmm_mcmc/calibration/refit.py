@@ -38,6 +38,7 @@ def refit(
     data_sets: Sequence[Mapping[str, Any]] = (),
     *,
     step: Any = None,
+    start: xr.DataTree | str | os.PathLike[str] | None = None,
     var_names: Sequence[str] | None = None,
     random_seed: Any = None,
     cores: int | None = None,
@@ -47,8 +48,8 @@ def refit(
 ) -> xr.DataTree:
     """Sample a model for each of many data sets, with one compilation: to cross-validate, to bootstrap, to forecast.
 
-    Each fit has four chains with a warm-up of their own, and draws until means are known to 0.05 posterior standard
-    deviations and chains agree: 250, 500 or at most 1000 of each chain.
+    Each fit has four chains, with a warm-up of their own or from ``start``, and draws until means are known to 0.05
+    posterior standard deviations and chains agree: 250, 500 or at most 1000 of each chain.
 
     Parameters
     ----------
@@ -57,8 +58,8 @@ def refit(
     data_sets
         For each fit a dict of arrays by the name of a ``pm.Data``, or of an observed variable whose data are constants.
         What a dict leaves out stays as it is.  Values of ``pm.Data`` may have other lengths.
-    step, var_names
-        As for :func:`pmm_mcmc.sample`.
+    step, start, var_names
+        As for :func:`pmm_mcmc.sample`.  From ``start``, such as the fit of all data, each fit takes fewer gradients.
     random_seed
         As for :func:`pmm_mcmc.sample`.  A fit depends on it and on its place in the list alone.
     cores
@@ -73,8 +74,8 @@ def refit(
     xarray.DataTree
         Groups ``mean``, ``sd``, ``ess`` and ``r_hat``, ``(data_set, *event)``; ``posterior``, ``(data_set, chain,
         draw, *event)``, with 100 draws of each chain; ``fits``, ``(data_set,)``, with the ``state`` of the verdict, the
-        ``reason`` for it, and the ``gradients`` of a chain.  Jumps, necks and other modes are not looked for.  A fit
-        that failed has the state "failed", and NaN.
+        ``reason`` for it, the ``gradients`` of a chain, and whether the setting of ``start`` "fits", was "refined" or
+        "dropped".  Jumps, necks and other modes are not looked for.  A fit that failed has the state "failed", and NaN.
 
     Raises
     ------
@@ -103,12 +104,12 @@ def refit(
         raise ValueError(f"data_sets={data_sets!r}: must be a list of dicts, one for each fit")
     for i, data in enumerate(data_sets):
         inputs.check(data, f"data_sets[{i}]")
-    study = Study(inputs, step, var_names, random_seed, progressbar)
+    study = Study(inputs, step, start, var_names, random_seed, progressbar)
 
     def task(i: int) -> Record:
         return study.fitted(i, data_sets[i], kept)
 
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(study.digest_of_start)
     for data in data_sets:
         for name in sorted(data):
             digest.update(name.encode() + np.ascontiguousarray(data[name]).tobytes())
@@ -134,11 +135,11 @@ def table(values: Mapping[str, np.ndarray]) -> np.ndarray:
 class Study:
     """Fits of one model in a loop: what :func:`refit` and :func:`pmm_mcmc.sbc` share."""
 
-    def __init__(self, inputs: Inputs, step: Any, var_names: Any, random_seed: Any, progressbar: bool):
+    def __init__(self, inputs: Inputs, step: Any, start: Any, var_names: Any, random_seed: Any, progressbar: bool):
         self.inputs = inputs
         arguments: Record = {
-            "step": step, "model": inputs.model, "var_names": var_names, "random_seed": random_seed, "cores": 1,
-            "backend": "numba", "progressbar": progressbar, "others": {},
+            "step": step, "start": start, "model": inputs.model, "var_names": var_names, "random_seed": random_seed,
+            "cores": 1, "backend": "numba", "progressbar": progressbar, "others": {},
         }  # fmt: skip
         self._request = Request.checked(sample, arguments)
         self.seed = fresh_seed() if self._request.seed is None else self._request.seed
@@ -146,6 +147,12 @@ class Study:
         self._fits = Fits(self._request, lambda line: _log.log(self._level, "%s", line))
         plan = self._fits.plan
         self._shapes = {n: v.shape[2:] for n, v in plan.values(np.empty((1, 0, plan.engine.d)))["posterior"].items()}
+
+    @property
+    def digest_of_start(self) -> bytes:
+        """Bytes that tell the setting from which fits start; none without one."""
+        start = self._request.start
+        return b"" if start is None else start.setting.coordinates.centre.tobytes()
 
     @property
     def names(self) -> list[str]:
@@ -166,12 +173,13 @@ class Study:
             fit = self._fits.fit([self.seed, i, 1])
         except (SamplingError, ValueError) as error:
             nothing = dict.fromkeys(FIGURES, np.full(p, np.nan))
-            return nothing | {"state": "failed", "reason": str(error), "gradients": 0} | more(None, shape)
+            return nothing | {"state": "failed", "reason": str(error), "gradients": 0, "start": ""} | more(None, shape)
         values = table(fit.draws)
         reason = "" if fit.verdict.trusted else str(fit.verdict.reasons[0])
         return {
             "mean": values.mean(axis=(0, 1)), "sd": values.std(axis=(0, 1)), "ess": fit.convergence.ess_bulk,
             "r_hat": fit.convergence.r_hat, "state": fit.verdict.state, "reason": reason, "gradients": fit.gradients,
+            "start": fit.start,
         } | more(fit, shape)  # fmt: skip
 
     def records(
@@ -208,8 +216,8 @@ class Study:
         options: Any = {"coords": coords, "dims": dims_of, "sample_dims": list(dims)}
         return dict_to_dataset(values, **options, check_conventions=False).drop_attrs()
 
-    @staticmethod
-    def fits_of(records: Sequence[Record], dim: str) -> xr.Dataset:
+    def fits_of(self, records: Sequence[Record], dim: str) -> xr.Dataset:
         """Return the state of each fit."""
-        columns = {name: (dim, np.array([r[name] for r in records])) for name in ("state", "reason", "gradients")}
+        names = ("state", "reason", "gradients", *["start"] * (self._request.start is not None))
+        columns = {name: (dim, np.array([r[name] for r in records])) for name in names}
         return xr.Dataset(columns, {dim: np.arange(len(records))})

@@ -96,7 +96,7 @@ def sbc(
     check_count("replicates", replicates, 1)
     inputs = Inputs.of(model_of(model), simulated=True)
     simulator = Simulator(inputs)
-    study = Study(inputs, step, var_names, random_seed, progressbar)
+    study = Study(inputs, step, None, var_names, random_seed, progressbar)
 
     def task(i: int) -> Record:
         parameters, data = simulator([study.seed, i, 0])

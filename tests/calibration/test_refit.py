@@ -102,6 +102,48 @@ def test_a_fit_that_fails_is_reported_and_stays(model, caplog):
     assert np.isnan(dt["mean"]["slope"].values[1])
 
 
+def test_fits_that_start_from_a_result_have_the_posteriors_of_their_data(model, tmp_path):
+    sets = [{"y": [0.0, 1.0, float(i)]} for i in range(4)] + [{"x": [0.0, 1e-4, 2e-4]}]
+    of_all = pmm.sample(model=model, random_seed=2, progressbar=False)
+    warm = pmm.refit(model, sets, start=of_all, store=tmp_path / "fits", **QUIET)
+    cold = pmm.refit(model, sets, **QUIET)
+    outcomes = warm["fits"]["start"].values.tolist()
+    assert outcomes[0] == "fits" and outcomes[4] == "dropped" and {*outcomes[1:4]} <= {"fits", "refined"}
+    assert "start" not in cold["fits"]
+    for dt in (warm, cold):
+        means = [posterior(np.arange(3.0), data["y"])[0] for data in sets[:4]]
+        sd = posterior(np.arange(3.0), np.zeros(3))[1]
+        np.testing.assert_allclose(dt["mean"]["slope"].values[:4], means, atol=0.2 * sd)
+        np.testing.assert_allclose(dt["sd"]["slope"].values[4], 10.0, rtol=0.1)
+    with pytest.raises(pmm.StoreError, match="another run's"):
+        pmm.refit(model, sets, store=tmp_path / "fits", resume=True, **QUIET)
+
+
+def test_a_start_fits_whatever_the_order_of_variables():
+    rng = np.random.default_rng(1)
+    group = np.repeat(np.arange(20), 10)
+    y = rng.normal(1.0 + rng.normal(0.0, 0.5, 20)[group], 1.0)
+    with pm.Model() as model:
+        mean = pm.Normal("mean", 0, 5)
+        scale = pm.HalfNormal("scale", 1)
+        effects = pm.Normal("effects", mean, scale, shape=20)
+        pm.Normal("y", effects[group], pm.HalfNormal("sigma", 2), observed=y)
+        dt = pmm.sample(random_seed=1, progressbar=False)
+    sets = [{"y": y + rng.normal(0, 0.3, 200)} for _ in range(4)]
+    warm = pmm.refit(model, sets, start=dt, **QUIET)["fits"]
+    cold = pmm.refit(model, sets, **QUIET)["fits"]
+    assert (warm["start"] == "fits").all()
+    assert warm["gradients"].min() < cold["gradients"].min() - 80, "what a warm-up takes, of equally many draws"
+
+
+def test_a_start_of_another_model_is_refused(model):
+    with pm.Model():
+        pm.Normal("intercept", shape=2)
+        dt = pmm.sample(10, tune=200, progressbar=False)
+    with pytest.raises(ValueError, match="start: is the result of other variables"):
+        pmm.refit(model, [{"y": [0.0, 1.0, 2.0]}], start=dt, **QUIET)
+
+
 def jax_density():
     return pmm.LogDensity.from_jax(lambda x: -0.5 * (x**2).sum(), 1)
 
