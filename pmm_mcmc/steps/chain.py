@@ -126,7 +126,7 @@ class Chain:
                 least=max(THRESHOLDS.least_adapted, int(THRESHOLDS.least_adapted_share * n_tune)),
             )
             tuned = warmup.tuned
-        companion_starts = around.to_z(np.array([x for x, _ in companion_points]).reshape(-1, d))
+        companion_starts = around.to_z(np.array([x for x, _ in companion_points]).reshape(len(companion_points), d))
         companions = Ensemble.start(engine, tuned.coordinates, companion_starts, rng)
         velocity = rng.standard_normal(d) * (arguments.dynamics == "underdamped")
         state = empty_state(tuned.coordinates.whiten(around.to_z(start)), velocity)[None]

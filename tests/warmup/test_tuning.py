@@ -18,7 +18,7 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import diagonal_scale
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.methods import METHODS
-from pmm_mcmc.warmup import block_checks
+from pmm_mcmc.warmup import block_checks, thinning
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature, curvature_bound, rare_curvature
 from pmm_mcmc.warmup.step_size import allowed_error, midpoint_count, safe_step
@@ -269,9 +269,9 @@ def test_autocorrelation_of_some_coordinates_at_a_time(monkeypatch):
     columns = [rng.normal(size=(2, 400)), wave, slow, wave + rng.normal(size=(2, 400)), np.ones((2, 400))]
     for order in itertools.permutations(range(5)):
         position = np.stack([columns[i] for i in order], axis=2)
-        monkeypatch.setattr(block_checks, "_TOGETHER", 2**20)
+        monkeypatch.setattr(thinning, "_TOGETHER", 2**20)
         expected = steps_for_autocorrelation(position)
-        monkeypatch.setattr(block_checks, "_TOGETHER", 800)
+        monkeypatch.setattr(thinning, "_TOGETHER", 800)
         assert steps_for_autocorrelation(position) == expected > 3
 
 
