@@ -29,8 +29,8 @@ def cubic_regression(seed=3, n=40):
 
 @cfunc(SIGNATURE)
 def scaled(x, gradient, table, n):
-    # A Gaussian with standard deviation 10^-table[0].
-    precision = 100.0 ** table[0]
+    # A Gaussian with precision table[0].
+    precision = float(table[0])
     lp = 0.0
     for i in range(n):
         lp -= 0.5 * precision * x[i] * x[i]
@@ -38,14 +38,14 @@ def scaled(x, gradient, table, n):
     return lp
 
 
-def gaussian(exponent):
-    """Return arguments and the engine of a Gaussian in six coordinates with standard deviation 10^-exponent."""
+def gaussian(precision, d=6):
+    """Return arguments and the engine of a Gaussian."""
     arguments = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
-    return arguments, engine(arguments.kernel, 6, scaled, np.array([exponent]))
+    return arguments, engine(arguments.kernel, d, scaled, np.array([precision]))
 
 
 def test_starts_of_the_order_of_the_posterior_stay():
-    arguments, run = gaussian(1)
+    arguments, run = gaussian(100)
     starts = 4.0 * np.random.default_rng(2).normal(size=(5, 6))
     gradients = run.gradient_at(starts)
     raised, slopes, spent = raised_starts(run, starts, gradients)
@@ -56,20 +56,26 @@ def test_starts_of_the_order_of_the_posterior_stay():
 
 
 def test_a_low_start_ascends_to_where_no_step_promises_as_many_nats_as_coordinates():
-    _, run = gaussian(5)
-    rng = np.random.default_rng(2)
-    starts = rng.uniform(-2.0, 2.0, size=(40, 6))
-    starts[7] = 1e-5 * rng.normal(size=6)
-    raised, gradients, spent = raised_starts(run, starts, run.gradient_at(starts))
-    np.testing.assert_array_equal(raised[7], starts[7])
+    _, run = gaussian(10**10)
+    starts = np.random.default_rng(2).uniform(-2.0, 2.0, size=(40, 6))
+    raised, gradients, n_grad = raised_starts(run, starts, run.gradient_at(starts))
     # Of a Gaussian the next step, to the maximum, promises all that is missing.
-    assert (0.5 * (raised / 1e-5) ** 2).sum(axis=1).max() < 6.0
+    assert (0.5e10 * raised**2).sum(axis=1).max() < 6.0
     np.testing.assert_array_equal(gradients, run.gradient_at(raised))
-    assert 0 < spent.min() and spent.max() < 20
+    assert 0 < n_grad.min() and n_grad.max() < 20
+
+
+def test_a_start_that_has_less_to_gain_than_it_has_coordinates_stays():
+    _, run = gaussian(16_000_000, d=1)
+    starts = np.array([[1.3 / 4e3], [2.0]])
+    raised, gradients, n_grad = raised_starts(run, starts, run.gradient_at(starts))
+    assert n_grad.min() > 2, "both were tried"
+    assert raised[0] == starts[0] and abs(raised[1]) < 1e-3
+    np.testing.assert_array_equal(gradients, run.gradient_at(raised))
 
 
 def test_a_warm_up_counts_what_low_starts_have_spent():
-    arguments, run = gaussian(5)
+    arguments, run = gaussian(10**10)
     starts = np.random.default_rng(2).uniform(-2.0, 2.0, size=(4, 6))
     spent = raised_starts(run, starts, run.gradient_at(starts))[2]
     warming = Warming.start(run, arguments, starts, 100, np.random.default_rng(1))
