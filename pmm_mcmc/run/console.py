@@ -34,7 +34,7 @@ class Console:
     level
         Level of the lines about the run: those of one without progress are for debugging.
     compile_time, sampling_time
-        Seconds to the end of compilation, and in all.
+        Seconds of preparation, compilation included, and in all.
     """
 
     def __init__(self, request: Request):
@@ -72,13 +72,13 @@ class Console:
         self._announced = True
         self._heartbeat.say("Reading the log density" if begins else "Compiling the log density")
 
-    def compiles(self, task: str) -> None:
-        """Show what is compiled now."""
+    def prepares(self) -> None:
+        """Show that the loops of the method are loaded or, once on a machine, compiled."""
         self._interrupt.check()
-        self._heartbeat.say(f"Compiling {task}")
+        self._heartbeat.say("Preparing the method")
 
-    def compiled(self) -> None:
-        """End the heartbeat, and the time of compilation."""
+    def prepared(self) -> None:
+        """End the heartbeat, and the time of preparation."""
         self._interrupt.check()
         self._interrupt.__exit__()
         self._heartbeat.stop()

@@ -92,7 +92,9 @@ class Heartbeat:
         return min(max(BEAT, perf_counter() - self._since), _LONGEST)
 
     def _again(self) -> None:
-        write(self._console, f"{self._description}, {clock(perf_counter() - self._since)}")
+        elapsed = perf_counter() - self._since
+        if elapsed >= BEAT:
+            write(self._console, f"{self._description}, {clock(elapsed)}")
 
 
 class OneLine(Console):

@@ -253,7 +253,7 @@ def _run(request: Request, stopped: StopRequest) -> xr.DataTree:
         processes.check(request.store, draws=request.draws, resume=request.resume)
         seed = request.common_seed(processes)
         with processes.failing_together(), recorder_of(request, plan, seed, processes, console.log) as recorder:
-            console.compiles("the method")
+            console.prepares()
             if recorder.run is None:
                 recorder.begin(_begin(request, plan, recorder.seed, console))
             run = recorder.run
@@ -261,7 +261,7 @@ def _run(request: Request, stopped: StopRequest) -> xr.DataTree:
                 recorder.note(run.attributes(plan))
             rule = stopping_rule(request.draws, request.chains, run.done, recorder, processes)
             run.prepare(plan)
-            console.compiled()
+            console.prepared()
             warm_up = plan.longest_warmup(request.tune)
             bar = console.bar(warm_up, rule.limit, adjusted=plan.adjusted, show=processes.primary)
             with stop_on_signals(stopped), bar:
@@ -281,7 +281,7 @@ def _run(request: Request, stopped: StopRequest) -> xr.DataTree:
         elif isinstance(rule, VerdictRule):
             rule.report(done, request.store is not None, console.level)
         console.log(
-            "Sampling %d chains took %.1f s, %.1f of them for compilation",
+            "Sampling %d chains took %.1f s, %.1f of them for preparation",
             request.chains, console.sampling_time, console.compile_time,
         )  # fmt: skip
     stopped.raise_again()

@@ -126,7 +126,7 @@ def _tempered(request: Request) -> xr.DataTree:
         begin = "the prior" if options.from_prior else "the prior or fitted Gaussians"
         begin = begin if request.reference == "prior" else "fitted Gaussians"
         plan = SamplingPlan.of(request, lambda sampled: console.announce(f"{sampled}, on a ladder from {begin}"))
-        console.compiled()
+        console.prepared()
         _say_what_is_centred(request, console)
         if request.resume and not stored:
             _log.info("Nothing is stored yet in %s: the ladder is tuned from the beginning", request.store)
@@ -274,5 +274,5 @@ def _words(result: xr.DataTree, console: Console) -> str:
     return (
         f"Ladder of {ladder.sizes['rung']} temperature levels from {reference}, {replicas} replicas, barrier "
         f"{float(ladder['barrier'][-1]):.1f}: {console.sampling_time:.1f} s, {console.compile_time:.1f} of them for "
-        "compilation"
+        "preparation"
     )

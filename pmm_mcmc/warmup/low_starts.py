@@ -13,8 +13,9 @@ from pmm_mcmc.warmup.ascent import FIRST_STEP, Ascents
 
 __all__ = ["raised_starts"]
 
-# A start is low if the first step of an ascent promises so many nats for each coordinate.  Random starts of 24 of 36
-# Stan programs in posteriordb promise less (median 20); those of GLMM_Poisson, the one that failed, 1e10 to 1e17.
+# A start is low if the first step of an ascent promises so many nats for each coordinate.  Chosen on 36 Stan programs
+# of posteriordb, of which random starts of 23 promise less (those of GLMM_Poisson, which failed, 1e10 to 1e17).  On 35
+# others gradients for 400 effective draws are 0.96 times those without the rule (geometric mean; median 1.00).
 _LOW = 1e3
 # Gradients of an ascent, and ascents that go on side by side, whose memory is 16 positions each.
 _GRADIENTS = 200

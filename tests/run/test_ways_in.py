@@ -49,7 +49,7 @@ def test_a_run_with_defaults_comes_to_its_end(model, way, tmp_path, caplog, caps
     if way != "the paper's method":
         words = "PoissonULMC (recycled scheme): " if way == "unadjusted" else "GHMC after a warm-up by PoissonULMC: "
         assert said[0].startswith(words)
-        assert "for compilation" in " ".join(said)
+        assert "for preparation" in " ".join(said)
         first = "Compiling" if way in ("jax", "log density") else "Reading"
         assert capsys.readouterr().out.startswith(f"{first} the log density\n")
         attrs = dt[next(group for group in dt.children if group.startswith("posterior"))].attrs
