@@ -31,14 +31,14 @@ _ENDS = (250, 500, 1000)
 class Fit(NamedTuple):
     """A fit: draws by name ``(chain, draw, ...)``, convergence of all parameters ``(p,)``, gradients, verdict.
 
-    ``start`` says what became of the setting it began with: "fits", "refined" or "dropped".
+    ``start`` says what became of the setting it began with: "fits", "refined" or "dropped"; empty without one.
     """
 
     draws: dict[str, np.ndarray]
     convergence: Convergence
     gradients: int
     verdict: Verdict
-    start: str = ""
+    start: str
 
 
 class Fits:

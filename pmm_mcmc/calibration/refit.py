@@ -150,9 +150,9 @@ class Study:
 
     @property
     def digest_of_start(self) -> bytes:
-        """Bytes that tell the setting from which fits start; none without one."""
+        """Bytes that tell the run from which fits start; none without one."""
         start = self._request.start
-        return b"" if start is None else start.setting.coordinates.centre.tobytes()
+        return b"" if start is None else start.run.warming.ensemble.state.tobytes()
 
     @property
     def names(self) -> list[str]:

@@ -71,7 +71,7 @@ def test_replicates_of_a_gaussian_have_its_posterior_and_uniform_ranks():
 def test_a_rank_counts_draws_that_are_nearly_independent():
     rng = np.random.default_rng(1)
     values = rng.normal(size=(4, 50, 1)).repeat(5, axis=1)  # each draw five times
-    fit = Fit({"x": values}, convergence(values), 0, None)
+    fit = Fit({"x": values}, convergence(values), 0, None, "")
     thin = int(np.ceil(1000 / fit.convergence.ess_bulk[0]))
     assert thin >= 4
     (v,) = pit(fit, np.array([0.3]), np.random.default_rng(2))
@@ -81,7 +81,7 @@ def test_a_rank_counts_draws_that_are_nearly_independent():
 
 def test_ties_share_their_ranks():
     values = np.zeros((4, 25, 1))
-    fit = Fit({"x": values}, convergence(values), 0, None)
+    fit = Fit({"x": values}, convergence(values), 0, None, "")
     v = [pit(fit, np.zeros(1), np.random.default_rng(i))[0] for i in range(200)]
     assert kstest(v, "uniform").pvalue > 1e-3
 
