@@ -272,7 +272,7 @@ def _run(request: Request, stopped: StopRequest) -> xr.DataTree:
                     bar.end_at(run.done)
             search = request.compute_convergence_checks and finished
             read = processes.primary and (search or not structure.is_identity)
-            attributes = attributes_of(plan, run, recorder.so_far() if read else {}, search)
+            attributes = attributes_of(plan, run, recorder.unconstrained() if read else None, search)
             recorder.note(console.times() | attributes)
     result = recorder.result()
     done = run.done if request.keep == "moments" else result["posterior"].sizes["draw"]
