@@ -131,6 +131,8 @@ def _point_function(model: Any, overrides: Mapping[str, Any] | None) -> Callable
     """Return PyMC's function from a seed to a point of the model, compiled once where no value is given as numbers."""
     from pymc.initial_point import make_initial_point_fn
 
+    from pmm_mcmc.model.interpreted import building
+
     options = {"model": model, "overrides": overrides, "return_transformed": True}
     values = (*model.rvs_to_initial_values.values(), *(overrides or {}).values())
     if not all(value is None or isinstance(value, str) for value in values):
@@ -140,7 +142,8 @@ def _point_function(model: Any, overrides: Mapping[str, Any] | None) -> Callable
     key = (state_of(model, model.free_RVs), *map(id, transforms), *values)
     if key not in functions:
         # With variables and transforms their ids are not used again.
-        functions[key] = make_initial_point_fn(**options), transforms, list(model.free_RVs)
+        with building():
+            functions[key] = make_initial_point_fn(**options), transforms, list(model.free_RVs)
     return functions[key][0]
 
 

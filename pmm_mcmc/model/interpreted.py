@@ -5,6 +5,10 @@ Compilation takes numba seconds for any model, and most of a minute for some.
 
 from __future__ import annotations
 
+import gc
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,12 +26,32 @@ from pytensor.scalar.math import Log1mexp, Softplus
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.rewriting.ofg import inline_ofg_node
 
-__all__ = ["batched_function", "in_numpy", "python_function", "python_mode"]
+__all__ = ["batched_function", "building", "in_numpy", "python_function", "python_mode"]
 
 # Without the exclusion, recognised sums of exponentials would be compiled, each as a separate function.
 _PYTHON = RewriteDatabaseQuery(include=["fast_compile", "py_only"], exclude=["symbolic_op_recognition"])
 # Most arguments of a NumPy function with one result.
 _MOST_TERMS = 31
+_lock = threading.Lock()
+_before: list[tuple[int, bool]] = []  # what each of the blocks that build graphs now has to restore
+
+
+@contextmanager
+def building() -> Iterator[None]:
+    """Build graphs without PyTensor's notes of who built what and without the collection of garbage: a third faster."""
+    with _lock:
+        _before.append(_before[0] if _before else (pytensor.config.traceback__limit, gc.isenabled()))
+        pytensor.config.traceback__limit = 0
+        gc.disable()
+    try:
+        yield
+    finally:
+        with _lock:
+            limit, collects = _before.pop()
+            if not _before:
+                pytensor.config.traceback__limit = limit
+                if collects:
+                    gc.enable()
 
 
 @node_rewriter([Elemwise, OpFromGraph])
@@ -72,6 +96,7 @@ def python_mode(keep: bool = False) -> Mode:
     return mode.register((in2out(_part_by_part, name="part_by_part"), 1000.0))  # after all others, which merge sums
 
 
+@building()
 def python_function(inputs: list[Any], outputs: list[Any], keep: bool = False) -> Any:
     """Return a function of PyTensor in which nothing is compiled."""
     return pytensor.function(inputs, outputs, mode=python_mode(keep), trust_input=True, on_unused_input="ignore")
