@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pmm_mcmc.model.building import building
 from pmm_mcmc.model.model_cache import model_cache, state_of
 
 __all__ = [
@@ -130,8 +131,6 @@ def checked_values(
 def _point_function(model: Any, overrides: Mapping[str, Any] | None) -> Callable[[int], dict[str, np.ndarray]]:
     """Return PyMC's function from a seed to a point of the model, compiled once where no value is given as numbers."""
     from pymc.initial_point import make_initial_point_fn
-
-    from pmm_mcmc.model.interpreted import building
 
     options = {"model": model, "overrides": overrides, "return_transformed": True}
     values = (*model.rvs_to_initial_values.values(), *(overrides or {}).values())

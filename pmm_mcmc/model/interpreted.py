@@ -5,10 +5,6 @@ Compilation takes numba seconds for any model, and most of a minute for some.
 
 from __future__ import annotations
 
-import gc
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -26,32 +22,14 @@ from pytensor.scalar.math import Log1mexp, Softplus
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.rewriting.ofg import inline_ofg_node
 
-__all__ = ["batched_function", "building", "in_numpy", "python_function", "python_mode"]
+from pmm_mcmc.model.building import building
+
+__all__ = ["batched_function", "in_numpy", "python_function", "python_mode"]
 
 # Without the exclusion, recognised sums of exponentials would be compiled, each as a separate function.
 _PYTHON = RewriteDatabaseQuery(include=["fast_compile", "py_only"], exclude=["symbolic_op_recognition"])
 # Most arguments of a NumPy function with one result.
 _MOST_TERMS = 31
-_lock = threading.Lock()
-_before: list[tuple[int, bool]] = []  # what each of the blocks that build graphs now has to restore
-
-
-@contextmanager
-def building() -> Iterator[None]:
-    """Build graphs without PyTensor's notes of who built what and without the collection of garbage: a third faster."""
-    with _lock:
-        _before.append(_before[0] if _before else (pytensor.config.traceback__limit, gc.isenabled()))
-        pytensor.config.traceback__limit = 0
-        gc.disable()
-    try:
-        yield
-    finally:
-        with _lock:
-            limit, collects = _before.pop()
-            if not _before:
-                pytensor.config.traceback__limit = limit
-                if collects:
-                    gc.enable()
 
 
 @node_rewriter([Elemwise, OpFromGraph])

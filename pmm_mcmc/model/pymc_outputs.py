@@ -22,8 +22,8 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
+from pmm_mcmc.model.building import building
 from pmm_mcmc.model.initial_points import flat_position
-from pmm_mcmc.model.interpreted import building
 from pmm_mcmc.model.model_cache import model_cache, state_of
 from pmm_mcmc.model.outputs import CompiledOutputs, ManyDraws
 from pmm_mcmc.model.pymc_density import flat_layout
