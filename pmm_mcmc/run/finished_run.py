@@ -11,6 +11,7 @@ import xarray as xr
 
 from pmm_mcmc import steps
 from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.coordinates.scale import refitted
 from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import TunedParameters, chains_of, empty_state, in_model_coordinates, log_det_of
@@ -194,11 +195,17 @@ class FinishedRun(NamedTuple):
             run.start_cold(plan, request.tune, rng)
             return run
         count = request.superchains or chains
-        ratios[~np.isfinite(gradient).all(axis=1)] = np.nan
+        finite = np.isfinite(gradient).all(axis=1)
+        ratios[~finite] = np.nan
         chosen, trial.pareto_k = resampled(ratios, count, rng)
         chosen = chosen[np.arange(chains) * count // chains]
         keys = rng.integers(0, 2**64, size=(chains, 2), dtype=np.uint64)
         warming.ensemble = Ensemble(state[chosen], evaluation[chosen], keys)
+        if not trial.outcome and plan.arguments.scaling is None:
+            trial.former = setting.coordinates
+            setting = setting._replace(coordinates=refitted(trial.former, z[finite], gradient[finite]))
+            warming.ensemble.change_coordinates(engine, trial.former, setting.coordinates)
+            warming.tuned = setting
         if engine.kernel.dynamics != OVERDAMPED:
             chains_of(warming.ensemble.state).v[...] = rng.standard_normal((chains, engine.d))
         if trial.outcome or not plan.equilibrates:
