@@ -91,8 +91,7 @@ def best_coordinates(position: np.ndarray, gradient: np.ndarray) -> Coordinates:
 def refitted(coordinates: Coordinates, position: np.ndarray, gradient: np.ndarray) -> Coordinates:
     """Return coordinates refitted to a few draws ``(n, d)``, unless the present ones whiten half of them as well.
 
-    The fit is one in present coordinates, to which its damping holds: of another posterior they are nearly right.  Those
-    of low rank stay.
+    The fit is one in present coordinates, to which its damping holds.  Those of low rank stay.
     """
     d = position.shape[1]
     if coordinates.scale.ndim == 2 and len(coordinates.scale) != d:

@@ -23,7 +23,7 @@ def bisected(
     ``excess`` is finite, and at most 0 below its root.
     """
     root = None
-    sides = set()
+    sides: set[bool] = set()
     for i in range(count):
         if root is None and i >= _EVALUATED and len(sides) == 2:
             root = brentq(excess, low, high, xtol=_ACCURACY * high, rtol=_ACCURACY)

@@ -40,7 +40,7 @@ def _matrices(flow):
 
 
 def _maps_of_cells(kernel, alpha, friction, K, curvature):
-    """Return weights ``(n,)`` and maps ``(n, 2, width)`` from state and noises to the new state, for midpoints in cells.
+    """Return weights ``(n,)`` and maps ``(n, 2, width)`` of state and noises to the new state, for midpoints in cells.
 
     Under Option 2 there is a map for each marked cell, and its weight is the cell's probability.  Under Option 1, where
     cells are marked independently, there are the mean map and the correction by each cell with the variance of its

@@ -174,11 +174,12 @@ class WarmStart:
             moved = f"chains hardly move by it: acceptance {accepted:.2f}"
             self.end(DROPPED, moved if arrived else "chains are far off")
             return 0
+        coordinates = self.former or tuned.coordinates
         places = np.concatenate([self.starts[:_PLACES], self.prior])
         elsewhere, gradients = leads_elsewhere(engine, tuned, block, places, rng)
         if elsewhere:
             self.end(DROPPED, "there is another mode")
-        elif not block_checks.whitens(self.former or tuned.coordinates, block._replace(position=z, gradient=gradient), usable):
+        elif not block_checks.whitens(coordinates, block._replace(position=z, gradient=gradient), usable):
             self.end(REFINED, "it does not whiten the draws")
         elif not _identity_holds(z, gradient):
             self.end(REFINED, "Stein's identity fails")
