@@ -115,9 +115,9 @@ def _at_nodes(kernel, alpha, friction):
     fraction, shares, inverse = _quadrature(kernel.power)
     time = fraction * alpha
     n = len(time)
-    together = _flow(kernel, np.concatenate([[alpha], time, alpha - time]), friction)
+    entries = _flow(kernel, np.concatenate([[alpha], time, alpha - time]), friction)
     step, midpoint, remaining = (
-        Flow(*(entry[rows] for entry in together)) for rows in (0, slice(1, n + 1), slice(n + 1, None))
+        Flow(*(entry[rows] for entry in entries)) for rows in (0, slice(1, n + 1), slice(n + 1, None))
     )
     w = np.stack(np.broadcast_arrays(*continuous_weight(remaining, alpha, kernel.dynamics != OVERDAMPED)), axis=-1)
     return _matrices(step), _matrices(midpoint), _matrices(remaining), shares, inverse[:, None] * w
