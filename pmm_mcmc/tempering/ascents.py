@@ -15,8 +15,9 @@ from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.tempering.path import Points, TemperingPath
 from pmm_mcmc.warmup.ascent import Ascents, Density
 from pmm_mcmc.warmup.block import Block
-from pmm_mcmc.warmup.mode_search import along_coordinates, search_modes
+from pmm_mcmc.warmup.mode_search import search_modes
 from pmm_mcmc.warmup.other_modes import OtherModes
+from pmm_mcmc.warmup.whitened_map import along_coordinates
 
 __all__ = ["search_modes_of_ladder", "unmet_maxima"]
 
