@@ -213,7 +213,7 @@ class StoreRecorder:
         self._store.commit((run, joined))
 
     def _whole_chunks(self, group: str, arrays: dict[str, np.ndarray], tuning: bool) -> dict[str, np.ndarray]:
-        """Return the waiting draws and a block's as far as they fill chunks; the others wait, unless warm-up is over."""
+        """Return the draws, with those that waited, that fill whole chunks; the others wait, unless warm-up is over."""
         if group in self._waiting:
             waiting = self._waiting.pop(group)
             arrays = {name: np.concatenate([waiting[name], values], axis=1) for name, values in arrays.items()}
