@@ -271,7 +271,7 @@ def _remedy_of_identity(run: Run, narrow: bool) -> str:
 
 def modes(run: Run) -> Reason | None:
     """Return a reason if a mode that no chain visits has a hundredth of the mass of theirs."""
-    mode = run.other_mode
+    mode = run.other_modes
     text = unvisited_mode(run)
     if mode is None or not text:
         return None
