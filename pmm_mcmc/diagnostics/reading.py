@@ -115,7 +115,7 @@ class Run:
 
     @property
     def other_modes(self) -> OtherModes | None:
-        """What the search for modes has met elsewhere; of several searches, one a chain by PyMC's loop, the heaviest."""
+        """What the search for modes has met elsewhere; of a search by each chain, as in PyMC's loop, the heaviest."""
         searches = []
         if "modes" in self.findings:
             searches = [OtherModes(*(self.findings["modes"][name] for name in OTHER_MODES))]
