@@ -23,9 +23,9 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
 from pmm_mcmc.model.initial_points import flat_position
-from pmm_mcmc.model.log_density import flat_layout
 from pmm_mcmc.model.model_cache import model_cache, state_of
 from pmm_mcmc.model.outputs import CompiledOutputs, ManyDraws
+from pmm_mcmc.model.pymc_density import flat_layout
 from pmm_mcmc.model.result_tree import ResultTree, flat_names
 
 __all__ = ["coords_and_dims", "many_draws", "model_data", "model_layout", "outputs_of"]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.model.density import LogDensity, PointerDensity
+from pmm_mcmc.model.user_density import LogDensity, PointerDensity
 
 __all__ = [
     "Jax", "backend_of", "check_choice", "check_count", "cores", "jax_engine", "platforms", "threads_of",

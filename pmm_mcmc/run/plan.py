@@ -18,12 +18,12 @@ from pmm_mcmc.engines.contract import Engine, evaluated_at
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.checks import check_initvals, check_model, model_of
-from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.model.initial_points import initial_point, vector_starts
-from pmm_mcmc.model.log_density import flat_layout, log_density, periods_of
+from pmm_mcmc.model.pymc_density import flat_layout, log_density, periods_of
 from pmm_mcmc.model.pymc_outputs import model_layout
 from pmm_mcmc.model.result_tree import ResultTree, flat_names
 from pmm_mcmc.model.tempered import tempered_model
+from pmm_mcmc.model.user_density import LogDensity
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups
 from pmm_mcmc.run.finished_run import coordinate_labels

@@ -13,7 +13,7 @@ import numpy as np
 
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.model.density import LogDensity
+from pmm_mcmc.model.user_density import LogDensity
 from pmm_mcmc.run.devices import Jax, check_choice, check_count
 from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.finished_run import FinishedRun

@@ -9,7 +9,7 @@ from pymc.exceptions import SamplingError
 
 from pmm_mcmc.engines.contract import Engine, evaluated_at, in_model_coordinates, log_det_of
 from pmm_mcmc.model.initial_points import initial_draws, model_starts, prior_draws, spread_starts, vector_starts
-from pmm_mcmc.model.log_density import bad_start_message, flat_layout
+from pmm_mcmc.model.pymc_density import bad_start_message, flat_layout
 from pmm_mcmc.run.plan import SamplingPlan
 
 __all__ = ["density_at", "draws_of_prior", "starts"]

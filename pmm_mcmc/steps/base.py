@@ -25,8 +25,8 @@ from rich.progress import TextColumn
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.initial_points import prior_draws
-from pmm_mcmc.model.log_density import bad_start_message, choose_vars, flat_layout, log_density, periods_of
-from pmm_mcmc.model.model_density import ModelDensity
+from pmm_mcmc.model.pymc_density import bad_start_message, choose_vars, flat_layout, log_density, periods_of
+from pmm_mcmc.model.pytensor_density import PyTensorDensity
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
 from pmm_mcmc.steps.statistics import GRADIENTS, STATISTICS, Stats, progress_columns, progress_values, rows_of
 from pmm_mcmc.warmup.step_size import fixed_setting
@@ -160,7 +160,7 @@ class LangevinStep(ArrayStepShared):
         return [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
 
     @cached_property
-    def _density(self) -> ModelDensity:
+    def _density(self) -> PyTensorDensity:
         noncentring = self.arguments.noncentring
         if not self._adapts and not noncentring:
             noncentring = None  # which is learnt from draws of the warm-up

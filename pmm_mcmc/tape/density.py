@@ -11,8 +11,8 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import ancestors
 
-from pmm_mcmc.model.model_density import ModelDensity
 from pmm_mcmc.model.products import numba_mode
+from pmm_mcmc.model.pytensor_density import PyTensorDensity
 from pmm_mcmc.tape.build import Builder, Tape
 from pmm_mcmc.tape.loop import native
 from pmm_mcmc.tape.table import trace
@@ -24,7 +24,7 @@ _NOT_REWRITTEN = ("fusion", "fuse_indexed_into_elemwise", "scalarize", "BlasOpt"
 
 
 class TapedDensity:
-    """A :class:`pmm_mcmc.model.model_density.ModelDensity` of all variables of a model, without a compiler.
+    """A :class:`pmm_mcmc.model.pytensor_density.PyTensorDensity` of all variables of a model, without a compiler.
 
     Data are constants of the tape, which is built anew where they have changed.  Values and gradients are those of
     numba to rounding.
@@ -35,7 +35,7 @@ class TapedDensity:
         If the model has an operation that no tape runs.
     """
 
-    def __init__(self, density: ModelDensity):
+    def __init__(self, density: PyTensorDensity):
         flat, outputs = density.graph
         self.d = density.d
         self.structure = density.structure

@@ -15,8 +15,8 @@ import xarray as xr
 
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.checks import flat_priors, model_of
-from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.model.hierarchy import children_of
+from pmm_mcmc.model.user_density import LogDensity
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import FinishedChunk

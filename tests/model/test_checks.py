@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 from sampling_runs import run
 
-from pmm_mcmc.model import model_density as compiling
+from pmm_mcmc.model import pytensor_density as compiling
 from pmm_mcmc.model.checks import check_direction
 
 pytestmark = pytest.mark.pymc
