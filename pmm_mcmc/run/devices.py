@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pmm_mcmc.run.request import Request
 
 __all__ = [
-    "Jax", "backend_of", "check_backend", "check_choice", "check_count", "cores", "jax_engine", "platforms", "threads_of",
+    "Jax", "backend_of", "check_backend", "check_choice", "check_count", "cores", "jax_engine", "platforms",
+    "threads_of",
 ]  # fmt: skip
 
 _DEVICES = ("auto", "cpu", "gpu", "tpu")

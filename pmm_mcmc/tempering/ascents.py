@@ -82,14 +82,14 @@ def unmet_maxima(
     centre = y.mean(axis=0)
     met, n_grad = _maxima(density, y, centre, 0.25 * limit)
     if not met:  # nothing that the others could be compared with
-        return np.empty((0, path.d)), n_grad
+        return np.empty((0, len(centre))), n_grad
     places, place_gradients = _places_to_ascend(density, coordinates, met, (limit - n_grad) // 2, rng)
     n_grad += place_gradients
     starts = np.concatenate([places, coordinates.whiten(intermediate)])
     maxima, ascent_gradients = _maxima(density, starts, centre, limit - n_grad)
     highest_first = sorted(maxima, key=lambda maximum: -maximum.lp)
     unmet = [maximum.y for maximum in distinct(highest_first, met)[:_MOST_MAXIMA]]
-    return coordinates.place(np.reshape(unmet, (-1, path.d))), n_grad + ascent_gradients
+    return coordinates.place(np.reshape(unmet, (-1, len(centre)))), n_grad + ascent_gradients
 
 
 def _maxima(density: Density, start: np.ndarray, centre: np.ndarray, limit: float) -> tuple[list[Maximum], int]:

@@ -51,7 +51,7 @@ class LadderOptions:
 class Round(NamedTuple):
     """What the scans of a round leave: log ratios before and after the moves ``(scan, replica, level)``, and draws."""
 
-    before: np.ndarray
+    earlier_log_ratio: np.ndarray
     log_ratio: np.ndarray
     swap_rate: np.ndarray  # (pair,): mean probability that neighbours swap
     draws: list[Points]  # (replica, level, ...) after each of some later scans
@@ -163,14 +163,14 @@ class Tuner(Annealer):
         levels = ladder.pairs + 1
         fitting_scans = max(scans // 2, min(scans, _FITTED // replicas))  # those at the end, whose draws are kept
         log_ratio = np.empty((scans, replicas, levels))
-        before = np.empty((scans, replicas, levels))
+        earlier_log_ratio = np.empty((scans, replicas, levels))
         swap_rate = np.zeros(levels - 1)
         draws: list[Points] = []
         accept: list[np.ndarray] = []
         for i in range(scans):
             scan: Scan = ladder.advance(self.path, self._map_levels)
             log_ratio[i] = scan.log_ratio
-            before[i] = scan.before
+            earlier_log_ratio[i] = scan.before
             swap_rate += scan.swaps.mean(axis=0) / scans
             ladder.n_grad += scan.n_grad.sum(axis=1)
             accept.append(scan.accept.mean(axis=0))
@@ -184,14 +184,15 @@ class Tuner(Annealer):
             self.transition = ladder.transition
             self.spent = float(ladder.n_grad.sum())
             yield
-        return Round(before, log_ratio, swap_rate, draws)
+        return Round(earlier_log_ratio, log_ratio, swap_rate, draws)
 
     def _set_moves(self, ladder: Ladder, scans: Round) -> None:
         """Set the moves of each level between two swaps: fewer where swaps, too, make it forget its log ratio."""
         for k, setting in enumerate(ladder.settings[1:], 1):
             rejection = float(1.0 - scans.swap_rate[k - 1 : k + 1].mean())
             limit = max(1, math.ceil(_MOST_MOVES * min(1.0, 2.0 * rejection) ** 2))
-            moves = _moves_between_swaps(scans.before[:, :, k], scans.log_ratio[:, :, k], setting.steps_per_draw)
+            ends = scans.earlier_log_ratio[:, :, k], scans.log_ratio[:, :, k]
+            moves = _moves_between_swaps(*ends, setting.steps_per_draw)
             ladder.settings[k] = setting._replace(steps_per_draw=min(limit, moves))
 
     def _fit_levels(self, ladder: Ladder, draws: list[Points]) -> None:
