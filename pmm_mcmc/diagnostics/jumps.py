@@ -30,8 +30,9 @@ _HALVINGS = 16
 _MOST_GRADIENTS = 400
 # Error of half a segment over that of the segment, above which it persists.
 _PERSISTS = 0.7
-# Halvings through which an error persists at a jump; and how many such segments are halved further.
+# Halvings in a row through which an error persists where there is a jump.
 _SURE = 3
+# Segments with a jump that are halved further, the worst ones.
 _FEW = 6
 
 

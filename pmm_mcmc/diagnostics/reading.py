@@ -15,7 +15,6 @@ from scipy.special import gammaincinv
 from pmm_mcmc.diagnostics.folds import Folds
 from pmm_mcmc.diagnostics.identity import fails_as_at_an_edge, identity_of, whitened_identity
 from pmm_mcmc.diagnostics.nested import nested_r_hat
-from pmm_mcmc.diagnostics.noncentred import sampled_positions
 from pmm_mcmc.diagnostics.parameters import Parameters, checked, coordinate_of
 from pmm_mcmc.diagnostics.table import selected, table_of
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
@@ -310,7 +309,8 @@ def read(dt: Any) -> Run:
     groups = {name: dt[name] if name in dt.children else None for name in ("ladder", "equilibration")}
     run = Run(dt["posterior"].dataset, dt["sample_stats"] if "sample_stats" in dt.children else {}, **groups)
     if "gradient" in run.stats and "unconstrained" in run.stats and run.enough:
+        sampled = "noncentred" if "noncentred" in run.stats else "unconstrained"
         run.position = np.asarray(run.stats["unconstrained"].values, dtype=float)
+        run.sampled_position = np.asarray(run.stats[sampled].values, dtype=float)
         run.gradient = np.asarray(run.stats["gradient"].values, dtype=float)
-        run.sampled_position = sampled_positions(run.stats)
     return run
