@@ -146,7 +146,7 @@ class Warmup:
             self._check(block)
         else:
             self._adapt(engine)
-        failed_check = self.passed is False and step_size.found_by_curvature(self.arguments)
+        failed_check = self.passed is False and step_size.follows_curvature(self.arguments)
         if (self.ends == "passed" and self.passed) or (self.ends == "frozen" and self.frozen is not None):
             self.stop()
         if self.finished and failed_check and self._extensions < THRESHOLDS.most_extensions:
@@ -253,7 +253,7 @@ class Warmup:
         if self.arguments.kernel.adjusted and self.arguments.step_size is None:
             # Rejections before the coordinates fit must not leave a short step: it grows as fast as others.
             step = step_size.step_for_acceptance(step, float(block.accept.mean(axis=1).min()), _DOUBLE)
-        elif step_size.found_by_curvature(self.arguments):
+        elif step_size.follows_curvature(self.arguments):
             if failure_rate > THRESHOLDS.failure_rate or self._is_too_wide(window, usable):
                 self._step_share *= THRESHOLDS.shrink
             else:
@@ -291,7 +291,7 @@ class Warmup:
         self.tuned = self.tuned._replace(
             friction=friction * default_friction(self.arguments.kernel, self.tuned.step_size)
         )
-        free = step_size.found_by_curvature(self.arguments)
+        free = step_size.follows_curvature(self.arguments)
         self._set_step(self._longest_step() if free else self.tuned.step_size)
 
     def _record_trial(self, block: Block) -> None:
@@ -318,7 +318,7 @@ class Warmup:
         failure_rate = float((block_checks.failed(block) & usable).mean())
         draws = Block.newest(self.blocks)
         self.passed = failure_rate <= THRESHOLDS.failure_rate and not self._is_too_wide(draws, usable)
-        if not self.passed and step_size.found_by_curvature(self.arguments):
+        if not self.passed and step_size.follows_curvature(self.arguments):
             self._set_step(THRESHOLDS.shrink * self.tuned.step_size)
             self.blocks = []
 

@@ -10,7 +10,7 @@ from pmm_mcmc.langevin.methods import METHODS
 from pmm_mcmc.warmup.step_size import (
     allowed_error,
     fixed_setting,
-    found_by_curvature,
+    follows_curvature,
     midpoint_count,
     safe_step,
     step_for_acceptance,
@@ -151,6 +151,6 @@ def test_an_adjusted_step_follows_the_third_root_of_the_share_of_rejected_steps(
 
 def test_an_adjusted_method_has_no_bias_and_no_safe_step():
     arguments = MethodArguments.checked("GHMC", dynamics="underdamped")
-    assert not found_by_curvature(arguments)
+    assert not follows_curvature(arguments)
     with pytest.raises(ValueError, match="acceptance rate"):
         safe_step(arguments, 1.0, 1.0)
