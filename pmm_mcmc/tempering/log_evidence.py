@@ -9,7 +9,8 @@ of two levels, with :math:`\Delta = \beta_{i+1} - \beta_i`
 forward, backward, and Bennett's [1]_ with the logistic function and any ``c``, best near the log of the ratio itself.
 
 Sums over draws are kept for *units*, which are independent: the replicas of the ladder.  Standard errors are jackknives
-over units, longer by Student's quantile where these are few, so that 1.96 of them to each side are a 95 % interval.
+over units; where these are few, they are multiplied by Student's quantile over 1.96, so that 1.96 standard errors to
+each side are a 95 % interval.
 
 .. [1] C. H. Bennett, "Efficient estimation of free energy differences from Monte Carlo data", J. Comput. Phys. 22
    (1976).
@@ -69,7 +70,7 @@ class LadderSums:
             np.zeros((units, pairs)),
             np.zeros((units, pairs)),
         )
-        for _ in range(3):  # Bennett's constant is a fixed point
+        for _ in range(3):  # the best constant is the log of the ratio that it gives: a fixed point
             trial = self._empty()
             trial.add(np.zeros(1, int), log_ratio[:, None])
             ratios = trial.ratios("bennett", np.ones((1, units), bool))[0]
@@ -96,7 +97,7 @@ class LadderSums:
     def ratios(self, estimator: str, units: np.ndarray) -> np.ndarray:
         """Return the logarithms ``(k, N)`` of the ratios of neighbouring evidences, by an ``estimator``.
 
-        Each row of ``units`` ``(k, u)`` is 1 for the units that are used.
+        They are from ``k`` sets of units, which the rows of ``units`` ``(k, u)`` mark with 1.
         """
         count = np.log(units @ self.count)[:, None]
         with np.errstate(all="ignore"):
