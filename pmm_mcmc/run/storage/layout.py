@@ -22,8 +22,6 @@ import google_crc32c
 import numcodecs.zstd  # type: ignore[import-untyped]
 import numpy as np
 import xarray as xr
-from zarr.codecs import Crc32cCodec, ZstdCodec
-from zarr.storage import MemoryStore
 
 from pmm_mcmc.run.storage.errors import StoreError
 from pmm_mcmc.run.storage.folder import PARTIAL, PRIVATE
@@ -182,6 +180,8 @@ class ArrayLayout:
 
 def _written_by_xarray(groups: Mapping[str, xr.Dataset], rows: int, chains: int) -> dict[str, bytes]:
     """Return the files of a result without draws by their keys."""
+    from zarr.storage import MemoryStore
+
     encoding = {
         path: {name: _encoding(str(name), variable, rows, chains) for name, variable in group.variables.items()}
         for path, group in groups.items()
@@ -196,6 +196,8 @@ def _written_by_xarray(groups: Mapping[str, xr.Dataset], rows: int, chains: int)
 
 def _encoding(name: str, variable: xr.Variable, rows: int, chains: int) -> dict[str, Any]:
     """Return how a variable is stored: chunks of so many draws and chains, all else of it in one."""
+    from zarr.codecs import Crc32cCodec, ZstdCodec
+
     encoding: dict[str, Any] = {
         "compressors": (ZstdCodec(level=_LEVEL, checksum=False), Crc32cCodec()),
         "chunk_key_encoding": {"name": "default", "separator": "."},
