@@ -21,16 +21,8 @@ from pmm_mcmc.warmup.friction import adjusted_friction, default_friction
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = [
-    "allowed_error",
-    "first_step",
-    "fixed_setting",
-    "follows_curvature",
-    "longest_step",
-    "midpoint_count",
-    "safe_step",
-    "step_for_acceptance",
-    "with_adjusted_step",
-    "with_step",
+    "allowed_error", "first_step", "fixed_setting", "follows_curvature", "longest_step", "midpoint_count", "safe_step",
+    "step_for_acceptance", "with_adjusted_step", "with_step",
 ]  # fmt: skip
 
 
