@@ -121,8 +121,6 @@ class FinishedRun(NamedTuple):
         identity, arguments, run = decode(data, TYPES, name)
         return cls(result, identity, run, arguments)
 
-    # -- of a run that goes on ---------------------------------------------------------------------------------------
-
     def step(self) -> Any:
         """Return a step with the arguments of the run."""
         assert self.arguments is not None
@@ -134,8 +132,6 @@ class FinishedRun(NamedTuple):
         if missing:
             raise ValueError(f"dt: {missing[0]} has been taken out of it; give the result as it was returned")
         return {g: {n: np.asarray(self.result[g][n].values) for n in names} for g, names in empty.items()}
-
-    # -- of a run from which another starts --------------------------------------------------------------------------
 
     def check(self, arguments: MethodArguments, names: Sequence[str]) -> None:
         """Raise ``ValueError`` if the step is another one than that of a new run, or its coordinates are others."""

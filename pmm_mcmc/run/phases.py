@@ -64,13 +64,7 @@ class Run:
     warm_start: WarmStart | None = None
 
     @classmethod
-    def start(
-        cls,
-        plan: SamplingPlan,
-        starts: np.ndarray,
-        tune: int,
-        rng: np.random.Generator,
-    ) -> Run:
+    def start(cls, plan: SamplingPlan, starts: np.ndarray, tune: int, rng: np.random.Generator) -> Run:
         """Start at positions ``(chain, d)``: see :meth:`pmm_mcmc.warmup.warming.Warming.start`."""
         warming = Warming.start(plan.engine, plan.arguments, starts, tune, rng, checked=not plan.equilibrates)
         if plan.equilibrates and warming.finished:

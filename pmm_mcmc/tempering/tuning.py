@@ -87,8 +87,6 @@ class Tuner(Annealer):
         ladder.freeze(last_round.log_ratio.reshape(-1, ladder.pairs + 1))
         yield ladder
 
-    # -- tempering ---------------------------------------------------------------------------------------------------
-
     def _temper(self, stages: list[Stage], points: Points) -> Generator[None, None, tuple[Ladder, Round]]:
         """Return the ladder after rounds of tempering, and the last of these.
 

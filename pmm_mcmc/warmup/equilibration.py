@@ -47,12 +47,7 @@ def adjusted_setting(tuned: TunedParameters, kernel: Kernel, step: float | None 
         if kernel.dynamics == OVERDAMPED:
             step = math.sqrt(2.0 * step)  # a step of the position alone has the noise of such a step of the velocity
         step = min(THRESHOLDS.adjusted_step * step, METHODS["GHMC"].largest_step)
-    return tuned._replace(
-        step_size=step,
-        K=1,
-        friction=adjusted_friction(step) * tuned.friction,
-        steps_per_draw=1,
-    )
+    return tuned._replace(step_size=step, K=1, friction=adjusted_friction(step) * tuned.friction, steps_per_draw=1)
 
 
 def least_acceptance(accept: np.ndarray) -> float:

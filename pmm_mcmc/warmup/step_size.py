@@ -61,15 +61,13 @@ def _largest_step(
     return low
 
 
-def safe_step(arguments: MethodArguments, friction: float, curvature: float, target: float | None = None) -> float:
+def safe_step(arguments: MethodArguments, friction: float, curvature: float, target: float) -> float:
     """Return the longest step whose relative error of the variance stays within ``target``, at a whitened curvature.
 
-    The recycled scheme integrates a curvature of 1 exactly; for it ``curvature`` is that of the remainder.  ``target``
-    is by default ``target_bias``, as in few coordinates.
+    The recycled scheme integrates a curvature of 1 exactly; for it ``curvature`` is that of the remainder.
     """
     kernel = arguments.kernel
     largest = METHODS[arguments.method].largest_step
-    target = arguments.target_bias if target is None else target
     if kernel.adjusted:
         raise ValueError("the step size of an adjusted method follows its acceptance rate")
     if kernel.scheme == Scheme.RECYCLED:
@@ -92,7 +90,7 @@ def _rounded(value: float) -> float:
 
 
 def midpoint_count(
-    arguments: MethodArguments, step_size: float, friction: float, curvature: float, target: float | None = None
+    arguments: MethodArguments, step_size: float, friction: float, curvature: float, target: float
 ) -> int:
     """Return K for a step size: the fixed one, or the smallest power of two that adds little to the bias.
 
@@ -102,7 +100,6 @@ def midpoint_count(
     if arguments.fixed_K is not None:
         return arguments.fixed_K
     kernel = arguments.kernel
-    target = arguments.target_bias if target is None else target
     if arguments.grid == "centred":
         return THRESHOLDS.least_midpoints
     if kernel.dynamics == OVERDAMPED:

@@ -73,7 +73,7 @@ class Driver:
         return self
 
 
-STEP = safe_step(PAPER, 1.0, 1.0)
+STEP = safe_step(PAPER, 1.0, 1.0, PAPER.target_bias)
 
 
 # -- blocks ------------------------------------------------------------------------------------------------------------
