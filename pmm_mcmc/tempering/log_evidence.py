@@ -58,29 +58,22 @@ class LadderSums:
     @classmethod
     def start(cls, betas: np.ndarray, log_ratio: np.ndarray, units: int) -> LadderSums:
         """Begin with no draws; constants come from earlier log ratios ``(n, N + 1)``."""
-        pairs = len(betas) - 1
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore"):  # medians: a mean may be that of one draw far out in a tail
             middle = np.array([np.median(column[np.isfinite(column)]) for column in log_ratio.T])
-        self = cls(
-            betas,
-            0.5 * np.diff(betas) * (middle[1:] + middle[:-1]),  # a mean may be that of one draw far out in a tail
-            np.zeros(units, np.int64),
-            np.full((units, pairs), -np.inf),
-            np.full((units, pairs), -np.inf),
-            np.zeros((units, pairs)),
-            np.zeros((units, pairs)),
-        )
+        self = cls._empty(betas, 0.5 * np.diff(betas) * (middle[1:] + middle[:-1]), units)
         for _ in range(3):  # the best constant is the log of the ratio that it gives: a fixed point
-            trial = self._empty()
+            trial = cls._empty(betas, self.centres, 1)
             trial.add(np.zeros(1, int), log_ratio[:, None])
-            ratios = trial.ratios("bennett", np.ones((1, units), bool))[0]
+            ratios = trial.ratios("bennett", np.ones((1, 1), bool))[0]
             self.centres = np.where(np.isfinite(ratios), ratios, self.centres)
         return self
 
-    def _empty(self) -> LadderSums:
-        fresh = {name: np.zeros_like(getattr(self, name)) for name in ("count", "up", "down")}
-        logs = {name: np.full_like(getattr(self, name), -np.inf) for name in ("forward", "backward")}
-        return LadderSums(self.betas, self.centres, **fresh, **logs)
+    @classmethod
+    def _empty(cls, betas: np.ndarray, centres: np.ndarray, units: int) -> LadderSums:
+        shape = (units, len(centres))
+        logarithms = np.full(shape, -np.inf)
+        sums = np.zeros(shape)
+        return cls(betas, centres, np.zeros(units, np.int64), logarithms, logarithms.copy(), sums, sums.copy())
 
     def add(self, units: np.ndarray, log_ratio: np.ndarray) -> None:
         """Add draws of ``m`` units with log ratios ``(n, m, N + 1)``."""
