@@ -28,7 +28,7 @@ from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.jax_density import JaxDensity
-from pmm_mcmc.model.log_density import log_density
+from pmm_mcmc.model.pymc_density import log_density
 
 SIZES, LEARNING, TRANSITIONS = (256, 1024, 4096), 64, 40_000
 

@@ -20,7 +20,7 @@ from numba import njit
 from scoreboard.entries import ENTRIES
 
 import pmm_mcmc as pmm
-from pmm_mcmc.model.log_density import choose_vars, log_density
+from pmm_mcmc.model.pymc_density import choose_vars, log_density
 from pmm_mcmc.tape.build import Unsupported
 from pmm_mcmc.tape.density import TapedDensity
 

@@ -38,7 +38,7 @@ from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.model.log_density import log_density
+from pmm_mcmc.model.pymc_density import log_density
 
 jax.config.update("jax_enable_x64", True)
 SEED, REPEATS, D = 1, 7, 25

@@ -41,7 +41,7 @@ if not logging.root.handlers:
 _NAMES = {
     **dict.fromkeys(("GHMC", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"), "pmm_mcmc.steps"),
     "Jax": "pmm_mcmc.run.devices",
-    "LogDensity": "pmm_mcmc.model.density",
+    "LogDensity": "pmm_mcmc.model.user_density",
     "StopSampling": "pmm_mcmc.run.driver",
     "StoreError": "pmm_mcmc.run.storage",
     "expectation": "pmm_mcmc.diagnostics.expectation",
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.noncentred import noncentring
     from pmm_mcmc.diagnostics.summary import summary
     from pmm_mcmc.diagnostics.verdict import verdict
-    from pmm_mcmc.model.density import LogDensity
+    from pmm_mcmc.model.user_density import LogDensity
     from pmm_mcmc.run.devices import Jax
     from pmm_mcmc.run.driver import StopSampling
     from pmm_mcmc.run.sample import extend, sample

@@ -14,7 +14,7 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import empty_state, in_model_coordinates
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.model.log_density import log_density
+from pmm_mcmc.model.pymc_density import log_density
 
 __all__ = ["SAMPLERS", "Ours", "engine_for", "starts"]
 

@@ -52,7 +52,7 @@ class NumbaEngine:
 
     @classmethod
     def of(cls, arguments: MethodArguments, density: Any, threads: int = 1) -> NumbaEngine:
-        """Compile the functions of a :class:`pmm_mcmc.model.model_density.ModelDensity` that a method needs."""
+        """Compile the functions of a :class:`pmm_mcmc.model.pytensor_density.PyTensorDensity` that a method needs."""
         midpoint_function = "gradient" if arguments.needs_gradient_only else "joint"
         return cls(
             arguments.kernel,

@@ -17,7 +17,7 @@ from pmm_mcmc.coordinates.factors import Factor
 from pmm_mcmc.model.children import in_order
 from pmm_mcmc.model.families import MOST_GROUPED, SIGNED, Law, law_of
 from pmm_mcmc.model.interpreted import batched_function
-from pmm_mcmc.model.model_density import Layout
+from pmm_mcmc.model.pytensor_density import Layout
 
 __all__ = ["ChildVariable", "Hierarchy", "children_of", "read_hierarchy"]
 

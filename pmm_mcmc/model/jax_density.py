@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.model.density import LogDensity, check_ndim
 from pmm_mcmc.model.mixture import mixture_density, path_numbers
 from pmm_mcmc.model.outputs import double_precision
 from pmm_mcmc.model.tempered import width_of
+from pmm_mcmc.model.user_density import LogDensity, check_ndim
 
 try:
     import jax
@@ -148,7 +148,7 @@ class JaxDensity(LogDensity):
 
     @classmethod
     def from_model(cls, density: Any) -> JaxDensity:
-        """Compile a :class:`pmm_mcmc.model.model_density.ModelDensity` with pytensor's JAX backend.
+        """Compile a :class:`pmm_mcmc.model.pytensor_density.PyTensorDensity` with pytensor's JAX backend.
 
         At its first use that backend sets JAX to the precision of ``pytensor.config.floatX``, as for PyMC's own JAX
         samplers.

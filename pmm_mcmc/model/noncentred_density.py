@@ -27,7 +27,7 @@ from pmm_mcmc.coordinates.walk import noncentred_walk
 from pmm_mcmc.model.families import Law
 from pmm_mcmc.model.hierarchy import read_hierarchy
 from pmm_mcmc.model.interpreted import python_function
-from pmm_mcmc.model.model_density import Layout, ModelDensity
+from pmm_mcmc.model.pytensor_density import Layout, PyTensorDensity
 from pmm_mcmc.model.signs import signed_scales
 from pmm_mcmc.model.split_density import SplitDensity, concatenate
 
@@ -41,7 +41,7 @@ def noncentred_density(
     density: SplitDensity,
     start: np.ndarray,
     choices: Mapping[str, str],
-) -> ModelDensity | None:
+) -> PyTensorDensity | None:
     """Read what is to be non-centred, and compose the change of variables into the log density.
 
     Parameters
@@ -53,7 +53,7 @@ def noncentred_density(
 
     Returns
     -------
-    ModelDensity or None
+    PyTensorDensity or None
         None where there is nothing to non-centre.
     """
     flat = density.flat()
@@ -94,7 +94,7 @@ def noncentred_density(
     evaluation = concatenate([g, *x_blocks, *gradients, log_det])
     pull = _pull_function(z, concatenate(x_blocks), log_det, noncentring)
     structure = Structure(len(start), children, hierarchy.scales, pull, signs, list(hierarchy.factors.values()))
-    return ModelDensity(layout, z, lp_x + log_det, g, evaluation, structure.width, structure, noncentring)
+    return PyTensorDensity(layout, z, lp_x + log_det, g, evaluation, structure.width, structure, noncentring)
 
 
 def _without_signs(z: Any, log_c: Any, signs: Signs) -> tuple[Any, Any]:

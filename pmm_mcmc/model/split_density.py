@@ -14,7 +14,7 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.replace import clone_replace, graph_replace
 
-from pmm_mcmc.model.model_density import Layout
+from pmm_mcmc.model.pytensor_density import Layout
 
 __all__ = ["SplitDensity", "concatenate"]
 

@@ -28,11 +28,11 @@ from pymc.pytensorf import (
 )
 
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.model.log_density import differentiated, flat_layout
 from pmm_mcmc.model.mixture import mixture_density, path_numbers
 from pmm_mcmc.model.model_cache import model_cache, state_of
-from pmm_mcmc.model.model_density import ModelDensity
 from pmm_mcmc.model.products import numba_mode
+from pmm_mcmc.model.pymc_density import differentiated, flat_layout
+from pmm_mcmc.model.pytensor_density import PyTensorDensity
 from pmm_mcmc.model.split_density import concatenate
 
 __all__ = ["path_density", "prior_sampler", "tempered_model", "width_of"]
@@ -43,7 +43,7 @@ def width_of(d: int) -> int:
     return 3 * d + 2
 
 
-def path_density(vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray], reference: str) -> ModelDensity:
+def path_density(vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray], reference: str) -> PyTensorDensity:
     """Return the log densities of a path to a model's posterior from ``"prior"`` or ``"gaussian"``: see the module."""
     layout = flat_layout(vars, point)
     replacements = make_shared_replacements(point, list(vars), model)
@@ -67,12 +67,12 @@ def path_density(vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarr
     scalars = [pt.atleast_1d(scalar).astype(flat.dtype) for scalar in (log_ratio, logq)]
     evaluation = pt.concatenate([gradient, g0, gl, *scalars]).astype(flat.dtype)
     logp = (logq + beta * log_ratio).astype(flat.dtype)
-    return ModelDensity(layout, flat, logp, gradient, evaluation, width_of(d), Structure.identity(d), numbers)
+    return PyTensorDensity(layout, flat, logp, gradient, evaluation, width_of(d), Structure.identity(d), numbers)
 
 
 def tempered_model(
     vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray], reference: str
-) -> tuple[ModelDensity, Callable[[Sequence[int], int], np.ndarray] | None]:
+) -> tuple[PyTensorDensity, Callable[[Sequence[int], int], np.ndarray] | None]:
     """Return the path of a model in its current state and, if the reference is its prior, the sampler of that."""
     key = state_of(model, vars), flat_layout(vars, point)
     paths = model_cache(model, "path from " + reference)

@@ -13,7 +13,7 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, TunedParameters, evaluated_at
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.model.model_density import ModelDensity
+from pmm_mcmc.model.pytensor_density import PyTensorDensity
 from pmm_mcmc.run import devices
 from pmm_mcmc.tape import loop
 from pmm_mcmc.tape.build import Tape, Unsupported, address_of
@@ -50,7 +50,7 @@ class TapedEngine:
 
     periods: np.ndarray | None = None
 
-    def __init__(self, tape: NumbaEngine, compiled: Callable[[], NumbaEngine], density: ModelDensity, switch: int):
+    def __init__(self, tape: NumbaEngine, compiled: Callable[[], NumbaEngine], density: PyTensorDensity, switch: int):
         self.kernel = tape.kernel
         self.d = tape.d
         self.width = tape.width
@@ -63,7 +63,7 @@ class TapedEngine:
         self._density = density
 
     @classmethod
-    def of(cls, arguments: MethodArguments, density: ModelDensity, tape: NumbaEngine, chains: int) -> TapedEngine:
+    def of(cls, arguments: MethodArguments, density: PyTensorDensity, tape: NumbaEngine, chains: int) -> TapedEngine:
         """Return the engine that begins with that of a density's tape; nothing is compiled."""
         code = density.tape.current()
         switch = math.ceil(_SHARE * _compilation(code) / (chains * _gradient(code)))

@@ -17,7 +17,7 @@ from pmm_mcmc.model.initial_points import (
     spread_starts,
     vector_starts,
 )
-from pmm_mcmc.model.log_density import bad_start_message, flat_layout
+from pmm_mcmc.model.pymc_density import bad_start_message, flat_layout
 from pmm_mcmc.run.plan import SamplingPlan
 
 __all__ = ["density_at", "draws_of_prior", "starts"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -25,8 +25,8 @@ from rich.progress import TextColumn
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.initial_points import prior_draws
-from pmm_mcmc.model.log_density import bad_start_message, choose_vars, flat_layout, log_density, periods_of
-from pmm_mcmc.model.model_density import ModelDensity
+from pmm_mcmc.model.pymc_density import bad_start_message, choose_vars, flat_layout, log_density, periods_of
+from pmm_mcmc.model.pytensor_density import PyTensorDensity
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
 from pmm_mcmc.steps.statistics import GRADIENTS, STATISTICS, Stats, progress_columns, progress_values, rows_of
 from pmm_mcmc.warmup.step_size import fixed_setting
@@ -160,7 +160,7 @@ class LangevinStep(ArrayStepShared):
         return [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
 
     @cached_property
-    def _density(self) -> ModelDensity:
+    def _density(self) -> PyTensorDensity:
         noncentring = self.arguments.noncentring
         if not self._adapts and not noncentring:
             noncentring = None  # which is learnt from draws of the warm-up
@@ -325,9 +325,9 @@ class LangevinStep(ArrayStepShared):
         return (progress_values,)
 
 
-def unknown_argument(name: str, value: Any, called: str, names: list[str], others: Iterable[str] = ()) -> TypeError:
-    """Return the error for an argument that is none of the ``names``; those and ``others`` may be meant."""
-    near = difflib.get_close_matches(name, [*names, *others], 1)
+def unknown_argument(name: str, value: Any, called: str, names: list[str]) -> TypeError:
+    """Return the error for an argument that is none of the ``names``, one of which may be meant."""
+    near = difflib.get_close_matches(name, names, 1)
     meant = f"; did you mean {near[0]}?" if near else f", which takes {', '.join(names)}"
     return TypeError(f"{name}={value!r} is no argument of {called}{meant}")
 

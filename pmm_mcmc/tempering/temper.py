@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from threadpoolctl import threadpool_limits
 
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.checks import flat_priors, model_of
-from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.model.hierarchy import children_of
+from pmm_mcmc.model.user_density import LogDensity
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import FinishedChunk
@@ -122,7 +123,7 @@ def _tempered(request: Request) -> xr.DataTree:
     if request.seed is None:
         request = dataclasses.replace(request, seed=stored.get("seed", fresh_seed()))
     identity["seed"] = request.seed
-    with Console(request) as console:
+    with threadpool_limits(1, user_api="blas"), Console(request) as console:
         begin = "the prior" if options.from_prior else "the prior or fitted Gaussians"
         begin = begin if request.reference == "prior" else "fitted Gaussians"
         plan = SamplingPlan.of(request, lambda sampled: console.announce(f"{sampled}, on a ladder from {begin}"))

@@ -30,7 +30,7 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, TunedParameters, empty_state
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.jax_engine import JaxEngine
-from pmm_mcmc.model.density import LogDensity
+from pmm_mcmc.model.user_density import LogDensity
 
 STEPS, CHAINS = 60, 5
 ON_JAX = [name for name in SCHEMES if "option 1" not in name]

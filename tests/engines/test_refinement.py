@@ -20,8 +20,8 @@ from pmm_mcmc.langevin.flows import flows
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED
 from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
 from pmm_mcmc.langevin.transitions import MOST_REFINEMENTS, SUBSTEPS, bridged, build_gain, build_limits, noise, path
-from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.model.native import SIGNATURE
+from pmm_mcmc.model.user_density import LogDensity
 
 KEY = np.array([123, 456], dtype=np.uint64)
 every_method = pytest.mark.parametrize("name", METHODS)

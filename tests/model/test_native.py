@@ -12,9 +12,9 @@ from pytensor.compile.mode import Mode
 from pytensor.raise_op import Assert
 
 import pmm_mcmc as pmm
-import pmm_mcmc.model.model_density as modeldensity
 from pmm_mcmc.engines import numba_chain as loop
-from pmm_mcmc.model.log_density import model_density
+from pmm_mcmc.model import pytensor_density
+from pmm_mcmc.model.pymc_density import build_log_density
 
 pytestmark = pytest.mark.pymc
 
@@ -35,7 +35,7 @@ def call(density, which, x):
 
 
 def density_of(model, vars=None):
-    return model_density(vars or model.continuous_value_vars, model, model.initial_point(0))
+    return build_log_density(vars or model.continuous_value_vars, model, model.initial_point(0))
 
 
 def as_point(model, x):
@@ -111,7 +111,7 @@ def test_value_and_gradient_are_those_of_the_model(compiled, name):
 def test_new_data_are_seen_without_compiling_again(compiled, monkeypatch):
     model, density, reference = compiled("glm")
     functions = [density.function(which) for which in ("joint", "gradient")]
-    monkeypatch.setattr(modeldensity, "compile", lambda *args, **options: pytest.fail("compiled again"))
+    monkeypatch.setattr(pytensor_density, "compile", lambda *args, **options: pytest.fail("compiled again"))
     x = RNG.normal(size=density.d)
     before = call(density, "joint", x)[0]
     with model:
@@ -153,7 +153,7 @@ def test_parameters_of_single_precision_live_as_long_as_the_table():
     # They are copies, which a table with other parameters, or the one of the gradient alone, must not free.
     with pytensor.config.change_flags(floatX="float32"), pm.Model() as model:
         pm.Normal("x", 0.0, pm.HalfNormal("scale"), shape=200)
-        density = model_density(model.continuous_value_vars, model, model.initial_point(0), noncentring={})
+        density = build_log_density(model.continuous_value_vars, model, model.initial_point(0), noncentring={})
         density.function("joint")
         every = [np.full(density.structure.n_parameters, i, dtype=float) for i in range(20)]
         tables = [density.table("joint", noncentring) for noncentring in every]
@@ -223,8 +223,10 @@ def test_machine_code_lives_as_long_as_its_function():
 
 
 def test_compiled_once_for_each_model_and_choice_of_variables(monkeypatch):
-    compile, calls = modeldensity.compile, []
-    monkeypatch.setattr(modeldensity, "compile", lambda *args, **options: calls.append(1) or compile(*args, **options))
+    compile, calls = pytensor_density.compile, []
+    monkeypatch.setattr(
+        pytensor_density, "compile", lambda *args, **options: calls.append(1) or compile(*args, **options)
+    )
     with pm.Model() as model:
         x = pm.Normal("x", shape=2)
         step = pmm.PoissonULMC(K=4, step_size=0.3)

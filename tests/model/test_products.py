@@ -9,8 +9,8 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.tensor.math import Dot
 
-from pmm_mcmc.model.log_density import log_density
 from pmm_mcmc.model.products import Product, numba_mode
+from pmm_mcmc.model.pymc_density import log_density
 from pmm_mcmc.model.rewrite_failures import keep_out_of_log
 
 pytestmark = pytest.mark.pymc

@@ -11,9 +11,9 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 import pmm_mcmc as pmm
-import pmm_mcmc.model.model_density as modeldensity
 from pmm_mcmc.langevin.stability import guard_threshold
 from pmm_mcmc.langevin.transitions import MOST_REFINEMENTS, SUBSTEPS
+from pmm_mcmc.model import pytensor_density
 from pmm_mcmc.steps import chain as chain_module
 
 pytestmark = pytest.mark.pymc
@@ -27,7 +27,7 @@ NAN, INF = float("nan"), float("inf")
 @pytest.fixture
 def no_compilation(monkeypatch):
     """Nothing may be compiled before the error."""
-    monkeypatch.setattr(modeldensity, "compile", lambda *args, **options: pytest.fail("compiled before the check"))
+    monkeypatch.setattr(pytensor_density, "compile", lambda *args, **options: pytest.fail("compiled before the check"))
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ def test_a_default_run_of_a_small_model_compiles_no_log_density(caplog, capsys, 
     def refuse(*_):
         raise AssertionError("compiled")
 
-    monkeypatch.setattr(on_tape.ModelDensity, "function", refuse)
+    monkeypatch.setattr(on_tape.PyTensorDensity, "function", refuse)
     with caplog.at_level(logging.INFO, logger="pmm_mcmc"):
         tree = pmm.sample(model=schools(), **RUN | {"progressbar": True})
     assert tree["posterior"].attrs["backend"].startswith("tape, numba from transition ")

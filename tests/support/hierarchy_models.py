@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pmm_mcmc.model.log_density import model_density
+from pmm_mcmc.model.pymc_density import build_log_density
 
 W = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
 EFFECT, ERROR = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
@@ -155,7 +155,7 @@ def densities(model, choices=None):
     """Return the densities of a model as it is written and non-centred, and a flat starting position."""
     point = model.initial_point(0)
     vars = list(model.value_vars)
-    plain, mapped = (model_density(vars, model, point, asked) for asked in (None, choices or {}))
+    plain, mapped = (build_log_density(vars, model, point, asked) for asked in (None, choices or {}))
     start = np.concatenate([np.ravel(point[var.name]) for var in vars]).astype(float)
     return plain, mapped, start
 

@@ -18,7 +18,7 @@ import pymc as pm
 import pytensor.tensor as pt
 from targets import PATH, TARGETS, Reference
 
-from pmm_mcmc.model.log_density import flat_layout
+from pmm_mcmc.model.pymc_density import flat_layout
 
 CHAINS, TUNE, SEED = 4, 2000, 1
 # Enough for an error of E[x^2] below a hundredth of the standard deviation of x^2 in every coordinate.

@@ -10,7 +10,7 @@ from numba import njit
 from sampling_runs import Stop, assert_same
 
 import pmm_mcmc as pmm
-from pmm_mcmc.model.log_density import choose_vars, log_density
+from pmm_mcmc.model.pymc_density import choose_vars, log_density
 from pmm_mcmc.tape import table
 from pmm_mcmc.tape.density import TapedDensity
 

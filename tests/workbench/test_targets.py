@@ -21,7 +21,7 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.replace import vectorize_graph
 from targets import TARGETS, b2, reference
 
-from pmm_mcmc.model.log_density import flat_layout
+from pmm_mcmc.model.pymc_density import flat_layout
 from pmm_mcmc.workbench.targets import gallery
 
 # Interpreted: sixteen models are evaluated at a handful of points, and compiling would take minutes.

@@ -1,4 +1,4 @@
-"""A PyMC model's log density with its gradient as graphs of one vector, and as C functions for the engine."""
+"""A log density and its gradient as PyTensor graphs of one vector, and compiled to C functions for the engine."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.native import address_table, native_function
 from pmm_mcmc.model.products import numba_mode
 
-__all__ = ["Layout", "ModelDensity"]
+__all__ = ["Layout", "PyTensorDensity"]
 
 # Name, shape, size and dtype of each variable within a flat vector.
 Layout = tuple[tuple[str, tuple[int, ...], int, np.dtype], ...]
 
 
 @dataclass(eq=False)
-class ModelDensity:
+class PyTensorDensity:
     """The log density of a model as a function of some of its variables, raveled to one vector of length ``d``.
 
     Data enter as shared inputs that :meth:`table` reads before each run.

@@ -1,4 +1,4 @@
-"""Log densities without a PyMC model: a JAX function, a NumPyro model, a C function, a Stan model."""
+"""``pmm.LogDensity``: what users sample in place of a PyMC model, from JAX, NumPyro, Stan or a C function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log density of a PyMC model as a function of one vector: its variables, its layout, its graphs."""
+"""From a PyMC model to its log density of one vector: which variables it has, its layout, its graphs, its cache."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
 
 from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.model.building import building
 from pmm_mcmc.model.checks import check_free, missing_data
 from pmm_mcmc.model.initial_points import flat_position, initial_point
 from pmm_mcmc.model.model_cache import model_cache, state_of
-from pmm_mcmc.model.model_density import Layout, ModelDensity
 from pmm_mcmc.model.noncentred_density import noncentred_density
+from pmm_mcmc.model.pytensor_density import Layout, PyTensorDensity
 from pmm_mcmc.model.split_density import SplitDensity
 
 __all__ = [
     "bad_start_message",
+    "build_log_density",
     "choose_vars",
     "differentiated",
     "flat_layout",
     "log_density",
-    "model_density",
     "periods_of",
 ]
 
@@ -93,7 +94,7 @@ def bad_start_message(model: pm.Model, point: dict[str, np.ndarray]) -> str:
     names = ", ".join(f"{name} ({value})" for name, value in bad.items()) or "none by itself: only the gradient"
     return (
         "the log density or its gradient is not finite at the initial point. Terms that are not finite: "
-        f"{names}. Start elsewhere with pm.sample(initvals=...), or look at model.debug()"
+        f"{names}. Start elsewhere with initvals=, or look at model.debug()"
     )
 
 
@@ -134,9 +135,10 @@ def differentiated(vars: Sequence[Any], layout: Layout, logp: Any, replacements:
         ) from error
 
 
-def model_density(
+@building()
+def build_log_density(
     vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray], noncentring: Mapping[str, str] | None = None
-) -> ModelDensity:
+) -> PyTensorDensity:
     """Return the log density of a model, by the arguments of :func:`log_density`, which caches it."""
     layout = flat_layout(vars, point)
     replacements = make_shared_replacements(point, list(vars), model)
@@ -155,12 +157,12 @@ def model_density(
     flat = density.flat()
     logp, gradient = density.at_flat(flat)
     structure = Structure.identity(start.size)
-    return ModelDensity(layout, flat, logp, gradient, gradient, structure.width, structure, others=others)
+    return PyTensorDensity(layout, flat, logp, gradient, gradient, structure.width, structure, others=others)
 
 
 def log_density(
     vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray], noncentring: Mapping[str, str] | None = None
-) -> ModelDensity:
+) -> PyTensorDensity:
     """Return the log density of a model in its current state, compiled once for each choice of variables and process.
 
     ``noncentring`` maps random variables to ``"centred"`` or ``"noncentred"``; others are learnt.  None disables
@@ -168,7 +170,7 @@ def log_density(
     """
     choices = None if noncentring is None else tuple(sorted(noncentring.items()))
     key = state_of(model, vars), flat_layout(vars, point), choices
-    densities: dict[tuple, ModelDensity] = model_cache(model, "log density")
+    densities: dict[tuple, PyTensorDensity] = model_cache(model, "log density")
     if key not in densities:
-        densities[key] = model_density(vars, model, point, noncentring)
+        densities[key] = build_log_density(vars, model, point, noncentring)
     return densities[key]
