@@ -308,6 +308,5 @@ class Sampling(Driver):
         self._measured += draws, gradients, seconds
         if last or self._measured[2] >= _ANNOUNCED:
             _, gradients, seconds = self._measured / self._measured[0]
-            thin = self.run.tuned.steps_per_draw
-            self.console.log(self.rule.cost(self._warm_up_cost, thin, gradients, seconds))
+            self.console.log(self.rule.cost(self._warm_up_cost, gradients, seconds))
             self._warm_up_cost = None
