@@ -26,7 +26,7 @@ from warm_starts import (
 )  # fmt: skip
 
 import pmm_mcmc as pmm
-from pmm_mcmc.model import log_density as log_density_module
+from pmm_mcmc.model import pymc_density
 from pmm_mcmc.run import memory, plan
 
 BUILDERS = {"numba": regression, "jax": jax_regression}
@@ -189,7 +189,7 @@ def test_what_cannot_be_a_start_is_refused_before_anything_is_compiled(standing,
     untuned = sample(standing, tune=0, step=pmm.GHMC(step_size=0.01))
     short = pm_model(2)
     monkeypatch.setattr(plan, "log_density", compiled)
-    monkeypatch.setattr(log_density_module, "log_density", compiled)
+    monkeypatch.setattr(pymc_density, "log_density", compiled)
     for options, words in (
         ({"start": bare}, "start=DataTree.*has not the setting of its run"),
         ({"start": moments}, "start=DataTree.*has not the setting of its run"),
