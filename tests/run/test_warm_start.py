@@ -87,6 +87,25 @@ def test_with_more_data_it_is_kept_at_fifty_gradients_and_draws_are_those_of_a_c
     assert_moments_of(cold, warm)
 
 
+def test_a_setting_that_fits_has_its_preconditioner_refitted_unless_the_user_gave_it():
+    def gaussian(correlation):
+        with pm.Model() as model:
+            covariance = np.array([[1.0, correlation], [correlation, 1.0]])
+            pm.MvNormal("x", np.array([0.3, -0.2]), covariance)
+        return model
+
+    for step, error in ((None, 0.01), (pmm.PoissonULMC(scaling=[1.0, 1.2]), None)):
+        options = {"step": step, "adjusted": True}
+        former = sample(gaussian(0.3), **options)
+        warm = sample(gaussian(0.5), start=former, **options)
+        assert outcome(warm) == "fits"
+        scale, before = (state_of(result)[2].tuned.coordinates.scale for result in (warm, former))
+        if error is None:
+            np.testing.assert_array_equal(scale, before)
+        else:
+            np.testing.assert_allclose(scale @ scale.T, [[1.0, 0.5], [0.5, 1.0]], rtol=0.0, atol=error)
+
+
 WRONG = {
     "ten times as wide": 10.0,
     "a tenth as wide": 0.1,
