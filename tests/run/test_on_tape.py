@@ -105,7 +105,7 @@ def test_a_run_from_a_former_setting_goes_on_compiled(switch, switch_at):
 def test_a_run_of_as_many_draws_as_it_needs_goes_on_compiled(switch_at):
     options = RUN | {"model": schools(), "draws": "auto", "tune": 400}
     tape = pmm.sample(backend="tape", **options)
-    switch_at(600)
+    switch_at(400)
     one = pmm.sample(cores=1, **options)
     assert_same(pmm.sample(cores=4, **options), one)
     theta, of_tape = (tree["posterior"]["theta"].values for tree in (one, tape))
