@@ -43,6 +43,8 @@ def _means(run: Run) -> str:
     if not error.notna().any():
         return "no mean is finite: look at how parameters are computed."
     within = f"within {max(1.0, np.ceil(200.0 * error.max())):.0f} % of a posterior sd, with 95 % confidence each"
+    if len(error) > 1:
+        within += f"; {error.idxmax()} is known least"
     unknown = error.index[error.isna()]
     if len(unknown):
         text = f"{unknown[0]} is not finite everywhere: look at how it is computed"

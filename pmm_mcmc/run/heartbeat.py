@@ -58,8 +58,8 @@ class Heartbeat:
         self._task = TaskID(0)
         self._beats: Beats | None = None
 
-    def say(self, description: str) -> None:
-        """Show a new task from now on."""
+    def say(self, description: str, at_once: bool = True) -> None:
+        """Show a new task from now on; in a file or a pipe after a second if not ``at_once``."""
         if not self._show:
             return
         self._description = description
@@ -75,7 +75,8 @@ class Heartbeat:
             self._task = self._line.add_task(description, total=None)
             self._line.start()
             return
-        write(self._console, description)
+        if at_once:
+            write(self._console, description)
         if self._beats is None:
             self._beats = Beats(self._again, self._pause)
 

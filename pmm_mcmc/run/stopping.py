@@ -74,8 +74,8 @@ class StoppingRule:
         chain and the time for all chains.
         """
         draws = f"{self.limit} draws of {thin} step{'s' * (thin > 1)}"
-        cost = f"{draws} take {self.prefix}{count(self.limit * gradients)}: {_time(self.limit * seconds)}"
-        return f"Warm-up: {count(np.mean(n_grad))} gradients a chain; {cost}"
+        cost = f"{draws} take {self.prefix}{count(self.limit * gradients)} more: {_time(self.limit * seconds)}"
+        return f"Warm-up took {count(np.mean(n_grad))} gradients a chain; {cost}"
 
 
 class VerdictRule(StoppingRule):
