@@ -16,9 +16,9 @@ __all__ = ["BEAT", "DRAWINGS", "NARROW", "Beats", "Heartbeat", "clock", "console
 # Columns of a terminal below which progress has shorter headings.
 NARROW = 110
 DRAWINGS = 2.0  # a second
-# Seconds between lines in a file or pipe.  Compilation delays other threads: by 2.4 seconds at most in trials.
+# Seconds between the first lines in a file or pipe.  Compilation delays other threads: by 2.4 s at most in trials.
 BEAT = 1.0
-# The longest such pause, to which a task that goes on doubles it.
+# Seconds between later lines of a task that goes on: the pauses double up to this.
 _LONGEST = 5.0
 # Letters of the longest line, so that a shorter one covers it.
 _WIDTH = 100
@@ -90,6 +90,7 @@ class Heartbeat:
         self._line = None
 
     def _pause(self) -> float:
+        """Return the pause to the next line: as long as the task has taken so far, within bounds."""
         return min(max(BEAT, perf_counter() - self._since), _LONGEST)
 
     def _again(self) -> None:
