@@ -33,9 +33,9 @@ __all__ = [
     "place",
     "precision_before",
     "pull_back",
+    "rows_to_z",
     "shrinkage_of",
-    "undo",
-    "undo_rows",
+    "to_z",
 ]
 
 SHAPES = "(p),(n),(n),(n),(n),(n)->(n),()"
@@ -142,7 +142,7 @@ def place(rho, v, mu, a, h, z):
 
 
 @numba.njit(cache=True, error_model="numpy")
-def undo(rho, v, mu, a, h, x):
+def to_z(rho, v, mu, a, h, x):
     """Return ``z`` ``(n,)`` at ``x``, and ``log |dx / dz|``: the inverse of :func:`place`."""
     if x.size != v.size:
         raise ValueError(LENGTHS)
@@ -244,10 +244,10 @@ def pull_back(rho, v, mu, a, h, z, x_bar, log_det_bar):
     return rho_bar, v_bar, mu_bar, a_bar, h_bar, z_bar
 
 
-def undo_rows(rho, v, mu, a, h, x):
+def rows_to_z(rho, v, mu, a, h, x):
     """Return ``z`` and ``log |dx / dz|`` of the ``x`` that :func:`place` gives: arrays whose leading axes broadcast."""
 
     def one(*row):
-        return undo(*(np.array(values, float) for values in row))  # copies, as in NumbaOp.perform
+        return to_z(*(np.array(values, float) for values in row))  # copies, as in NumbaOp.perform
 
     return np.vectorize(one, otypes="dd", signature=SHAPES)(rho, v, mu, a, h, x)

@@ -174,7 +174,7 @@ class Hierarchy:
         }
         self.start = start.copy()
         for factor in self.factors.values():
-            self.start[factor.at] = factor.undone(start[None, factor.at])[0][0]
+            self.start[factor.at] = factor.from_x(start[None, factor.at])[0][0]
         values, _ = self.values({var: flat[indices] for var, indices in self.slices.items()})
         self._laws = [self.law_at(child, values) for child in children]
         self._terms = batched_function(flat, [term for law in self._laws for term in law.terms])

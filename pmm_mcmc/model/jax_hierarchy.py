@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pmm_mcmc.coordinates import elementwise
 from pmm_mcmc.coordinates.child import parameter_slices
-from pmm_mcmc.coordinates.elementwise import placed
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.children import in_order, noncentred_children
 
@@ -130,7 +130,7 @@ def compose_functions(
         for child, indices, (location, scale) in zip(noncentred, slices, laws, strict=True):
             mu = location(x)
             L = scale(x)
-            element, B = placed(jnp, mu, L, *child.split(noncentring[indices]), z[child.at])
+            element, B = elementwise.to_x(jnp, mu, L, *child.split(noncentring[indices]), z[child.at])
             x = x.at[child.at].set(element)
             log_det += (jnp.log(jnp.abs(L)) - 0.5 * jnp.log(B)).sum()
         return x, log_det

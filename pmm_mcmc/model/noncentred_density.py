@@ -18,8 +18,8 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import Split
 from pytensor.tensor.shape import Shape
 
+from pmm_mcmc.coordinates import elementwise
 from pmm_mcmc.coordinates.child import Child, parameter_slices
-from pmm_mcmc.coordinates.elementwise import placed
 from pmm_mcmc.coordinates.groups import noncentred_groups
 from pmm_mcmc.coordinates.signs import Signs
 from pmm_mcmc.coordinates.structure import Structure
@@ -118,7 +118,7 @@ def _placed(child: Child, law: Law, a: Any, h: Any, z: Any) -> tuple[Any, Any]:
     mu = law.location
     L = law.scale
     if child.kind == "elementwise":
-        x, B = placed(pt, mu, L, a, h, z)
+        x, B = elementwise.to_x(pt, mu, L, a, h, z)
         return x, (pt.log(L) - 0.5 * pt.log(B)).sum()
     if child.kind == "walk":
         return noncentred_walk(law.rho, L**2, mu, a, h, z)
