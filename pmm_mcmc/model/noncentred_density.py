@@ -28,7 +28,7 @@ from pmm_mcmc.model.families import Law
 from pmm_mcmc.model.hierarchy import read_hierarchy
 from pmm_mcmc.model.interpreted import python_function
 from pmm_mcmc.model.pytensor_density import Layout, PyTensorDensity
-from pmm_mcmc.model.signs import signed_scales
+from pmm_mcmc.model.signed_scales import signed_scales
 from pmm_mcmc.model.split_density import SplitDensity, concatenate
 
 __all__ = ["noncentred_density"]
