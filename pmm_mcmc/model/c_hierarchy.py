@@ -223,19 +223,7 @@ def elements_of(
 ) -> tuple[Structure, Elements] | None:
     """Return the structure with children non-centred by the ``choices``, and its elements; None where none is left.
 
-    Parameters
-    ----------
-    d
-        Number of coordinates.
-    children
-        By name, in an order in which each comes after those it depends on: coordinates, location and scale.
-    choices
-        Children that are ``"centred"`` or ``"noncentred"`` whatever draws say.
-
-    Raises
-    ------
-    ValueError
-        If a choice names a child that does not exist.
+    ``children`` come after those that they depend on; ``choices`` are ``"centred"`` or ``"noncentred"`` by name.
     """
     noncentred = noncentred_children(children, choices)
     if not noncentred:

@@ -67,11 +67,6 @@ def read_hierarchy(
         The flat input, and a position ``x`` at which shapes and scales are looked at.
     choices
         ``"centred"`` or ``"noncentred"`` by name of random variable; the others follow the draws.
-
-    Raises
-    ------
-    ValueError
-        If a choice is made for a variable that the model does not have, or that cannot be non-centred.
     """
     shapes = {var: shape for var, (_, shape, _, _) in zip(vars, layout, strict=True)}
     children = _child_variables(model, shapes, choices)

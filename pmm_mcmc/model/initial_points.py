@@ -88,13 +88,7 @@ def spread_starts(
 
 
 def for_chains(initvals: Any, chains: int) -> list[Any]:
-    """Return the values of each start: one for all chains, or one per chain.
-
-    Raises
-    ------
-    ValueError
-        If a list of another length is passed.
-    """
+    """Return the values of each start: one for all chains, or one per chain."""
     if not isinstance(initvals, list | tuple):
         return [initvals]
     if len(initvals) != chains:
@@ -107,13 +101,7 @@ def for_chains(initvals: Any, chains: int) -> list[Any]:
 def checked_values(
     values: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], whose: str
 ) -> dict[str, np.ndarray]:
-    """Return values by name as arrays.
-
-    Raises
-    ------
-    ValueError
-        If a name is none of ``shapes``, or its value has another shape.
-    """
+    """Return values by name as arrays, after a check of their names and shapes."""
     arrays = {}
     for name, value in values.items():
         if name not in shapes:
@@ -184,11 +172,6 @@ def vector_starts(
         An array ``(d,)`` or ``(chains, d)``; values by name, or a list of them, one per chain.
     chains, d
         Numbers of chains and of coordinates.
-
-    Raises
-    ------
-    ValueError
-        If they do not fit.
     """
     arrays = f"must be an array of shape ({d},) or ({chains}, {d}), in unconstrained coordinates"
     several = list(initvals) if isinstance(initvals, list | tuple) else [initvals]

@@ -95,11 +95,6 @@ class JaxDensity(LogDensity):
         """Return the density with its children non-centred by the ``choices``, or this one for None.
 
         The same choices return the same object, with its compiled functions.
-
-        Raises
-        ------
-        ValueError
-            If a choice names a child that does not exist.
         """
         if choices is None or not self._children:
             super().noncentred(choices)

@@ -26,13 +26,7 @@ Children = Mapping[str, tuple[slice, Callable[[Any], Any], Callable[[Any], Any]]
 
 
 def checked_children(children: Any, d: int) -> dict[str, tuple[slice, Any, Any]]:
-    """Return children, parents before their children, with locations and scales in the shape of the child.
-
-    Raises
-    ------
-    ValueError
-        For anything that :meth:`pmm_mcmc.LogDensity.from_jax` does not accept.
-    """
+    """Return children, parents before their children, with locations and scales in the shape of the child."""
     form = "must be a dict of name: (slice(start, stop), location, scale), the last two functions of the whole vector"
     if not isinstance(children, Mapping):
         raise ValueError(f"children={children!r}: {form}")
@@ -108,13 +102,7 @@ def _ordered(children: dict[str, tuple[slice, Any, Any]], d: int) -> dict[str, t
 def compose_functions(
     fn: Callable[[Any], Any], d: int, children: dict[str, tuple[slice, Any, Any]], choices: Mapping[str, str]
 ) -> tuple[Callable[[Any, Any], tuple[Any, Any]], Structure] | None:
-    """Return log density and evaluation as a function of ``z`` and ``noncentring``, and the structure; or None.
-
-    Raises
-    ------
-    ValueError
-        If a choice names a child that does not exist.
-    """
+    """Return log density and evaluation as a function of ``z`` and ``noncentring``, and the structure; or None."""
     noncentred = noncentred_children(children, choices)
     if not noncentred:
         return None

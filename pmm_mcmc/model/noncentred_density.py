@@ -45,19 +45,9 @@ def noncentred_density(
     start: np.ndarray,
     choices: Mapping[str, str],
 ) -> PyTensorDensity | None:
-    """Read what is to be non-centred, and compose the change of variables into the log density.
+    """Compose what is to be non-centred into a model's log density; None where nothing is.
 
-    Parameters
-    ----------
-    model, vars, layout, start, choices
-        See :func:`pmm_mcmc.model.hierarchy.read_hierarchy`.
-    density
-        The log density by blocks, one for each variable.
-
-    Returns
-    -------
-    PyTensorDensity or None
-        None where there is nothing to non-centre.
+    Arguments are those of :func:`pmm_mcmc.model.hierarchy.read_hierarchy`.
     """
     flat = density.flat()
     hierarchy = read_hierarchy(model, vars, layout, flat, start, choices)

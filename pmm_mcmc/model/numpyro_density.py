@@ -129,13 +129,7 @@ class _Sites:
         return f"not finite at site {', '.join(bad)}{reason}" if bad else ""
 
     def start(self, values: Mapping[str, Any]) -> np.ndarray:
-        """Return the vector at values of latent sites on their own scale; others are where a vector of zeros is.
-
-        Raises
-        ------
-        ValueError
-            For a name that no latent site has, a value of another shape, or one outside the support.
-        """
+        """Return the vector at values of latent sites on their own scale; others are where a vector of zeros is."""
         shapes = {name: jnp.shape(self.trace[name]["value"]) for name in self.latent}
         arrays = checked_values(values, shapes, "the NumPyro model")
         with jax.enable_x64(True), _without_checks():

@@ -52,11 +52,6 @@ def outputs_of(model: pm.Model, what: str) -> dict[str, Any]:
     what
         ``"posterior"``: free variables on their own scale, then deterministics; ``"log_likelihood"``: pointwise terms
         by observed variable.
-
-    Raises
-    ------
-    ValueError
-        If one of them is random.
     """
     if what == "posterior":
         named = {var.name: var for var in model.unobserved_value_vars}
@@ -84,11 +79,6 @@ def many_draws(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], what
         As for :func:`outputs_of`.
     backend
         ``"jax"``, or ``"numba"`` for evaluation without JAX.
-
-    Raises
-    ------
-    ValueError
-        If an output is random.
     """
     point = {name: np.asarray(value) for name, value in point.items()}
     key = what, backend, state_of(model, vars), flat_layout(vars, point), model.check_bounds

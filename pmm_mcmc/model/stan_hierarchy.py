@@ -15,15 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.model.c_hierarchy import (
-    BOUNDED,
-    IDENTITY,
-    LOWER,
-    UPPER,
-    LocationOrScale,
-    PointerChild,
-    parent_value,
-)
+from pmm_mcmc.model.c_hierarchy import BOUNDED, IDENTITY, LOWER, UPPER, LocationOrScale, PointerChild, parent_value
 from pmm_mcmc.model.children import in_order
 
 __all__ = ["named_children", "read_children"]
@@ -251,13 +243,7 @@ def _kind(ts: tuple[float, ...], values: list[float]) -> tuple[int, float, float
 def named_children(
     model: Any, places: Mapping[str, Any], data: Mapping[str, Any], children: Any
 ) -> dict[str, PointerChild]:
-    """Return the children that a user names, in an order in which each comes after those it depends on.
-
-    Raises
-    ------
-    ValueError
-        If a name is no free parameter, or a location or scale is not understood.
-    """
+    """Return the children that a user names, in an order in which each comes after those it depends on."""
     form = 'must be a dict such as {"theta": ("mu", "tau")}: location and scale, as the Stan program writes them'
     if not isinstance(children, Mapping):
         raise ValueError(f"children={children!r}: {form}")
