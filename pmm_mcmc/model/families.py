@@ -75,11 +75,12 @@ def law_of(rv: Any, transform: Any, shape: tuple[int, ...]) -> Law | None:
     op = type(node.op).__name__
     kind = type(transform).__name__
     if op in _LOCATION_SCALE.get(kind, ()):
-        return Law(*node.inputs[-2:], symmetric=op != "GumbelRV")
+        location, scale = node.inputs[-2:]
+        return Law(location, scale, op != "GumbelRV")
     if kind == "LogTransform" and op in _OF_LOGARITHM:
         count, law = _OF_LOGARITHM[op]
         location, sd = law(*node.inputs[-count:])
-        return Law(location, pt.as_tensor_variable(sd), symmetric=False)
+        return Law(location, pt.as_tensor_variable(sd), False)
     groups = len(shape) > 0 and int(np.prod(shape[:-1], dtype=int)) > 1 and shape[-1] <= MOST_GROUPED
     single = len(shape) > 0 and int(np.prod(shape[:-1], dtype=int)) == 1
     if op == "MvNormalRV" and transform is None and all(node.inputs[-1].type.broadcastable[:-2]) and (groups or single):
