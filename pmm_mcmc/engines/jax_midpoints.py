@@ -42,7 +42,7 @@ Drift = Callable[[Any], tuple[Any, Any, Any]]
 
 
 class PathNoise(NamedTuple):
-    """Known noise ``(g, d)`` of the remainder of a step, for a substep of it.
+    """Fixed noise ``(g, d)`` of the remainder of a step, for a substep of it.
 
     ``remaining`` ``(g, 1)`` is the time to the end of the step, ``last`` whether the substep ends there.
     """
@@ -59,7 +59,7 @@ class Midpoint(NamedTuple):
     step_flow: Flow
     mu: Any  # noise of position and velocity over the step
     mv: Any
-    known: tuple[Any, Any] | None  # the known noise after a substep
+    fixed: tuple[Any, Any] | None  # the fixed noise after a substep
     cu: Any  # corrections of position and velocity at the end of the step
     cv: Any
     curvature: Any  # (g, 1): of the potential between the evaluated point and the midpoint
@@ -91,17 +91,23 @@ def _extend(noise_path: tuple[Any, Any], normals: Any, gap: Flow) -> tuple[Any, 
 
 
 def _extend_along(
-    known: tuple[Any, Any], noise_path: tuple[Any, Any], normals: tuple[Any, Any], gap: Flow, after: Flow, both: Flow
+    fixed: tuple[Any, Any],
+    noise_path: tuple[Any, Any],
+    normals: tuple[Any, Any],
+    gap: Flow,
+    flow_after: Flow,
+    flow_over_both: Flow,
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Extend the noise path of a step over a gap, given the ``known`` noise from its start to a later time.
+    """Extend the noise path of a step over a gap, given the ``fixed`` noise from its start to a later time.
 
-    Returns the path, and the known noise after the gap.  ``normals`` are those of the gap and of the time after it,
-    ``after`` is the flow over this time and ``both`` that over the two.
+    Returns the path, and the fixed noise after the gap.  ``normals`` are those of the gap and of the time after it,
+    ``flow_after`` is over this time, ``flow_over_both`` over the two.
     """
     nu, nv = noise(*normals[0], gap)
-    noise_after = noise(*normals[1], after)
-    nu, nv, known_u, known_v = bridged(nu, nv, *noise_after, *known, after, _gain(gap, after, both))
-    return path(*noise_path, nu, nv, gap), (known_u, known_v)
+    noise_after = noise(*normals[1], flow_after)
+    gain = _gain(gap, flow_after, flow_over_both)
+    nu, nv, fixed_u, fixed_v = bridged(nu, nv, *noise_after, *fixed, flow_after, gain)
+    return path(*noise_path, nu, nv, gap), (fixed_u, fixed_v)
 
 
 def _curvature(kernel: Kernel, chains: Chains, y: Any, b: Any, time: Any, step: Any) -> Any:
@@ -122,7 +128,7 @@ def evaluate_midpoint(
     """
     u, v, b = chains[:3]
     # One call draws the numbers of a step and one computes its flows, since each call is compiled by itself.
-    (number, *to_midpoint), (_, *to_end), *after = draws.take(MIDPOINT, END, beyond=path_noise is not None)
+    (number, *to_midpoint), (_, *to_end), *more_numbers = draws.take(MIDPOINT, END, beyond=path_noise is not None)
     if kernel.scheme == Scheme.CELLS:
         cell = _one_cell(number, p.K, kernel.power)
         time = step * (cell + kernel.offset) / p.K
@@ -140,13 +146,13 @@ def evaluate_midpoint(
         wu, wv = continuous_weight(flow_to_end, step, kernel.dynamics != OVERDAMPED)
     zero = jnp.zeros_like(u)
     if path_noise is None:
-        known = None
+        fixed = None
         at_midpoint = _extend((zero, zero), to_midpoint, flow_to_midpoint)
         at_end = _extend(at_midpoint, to_end, flow_to_end)
     else:
         flow_after_midpoint, flow_after_end, flow_of_path = flows[-3:]
-        (_, *normals_after_midpoint), (_, *normals_after_end) = after
-        at_midpoint, known_to_end = _extend_along(
+        (_, *normals_after_midpoint), (_, *normals_after_end) = more_numbers
+        at_midpoint, fixed_to_end = _extend_along(
             (path_noise.u, path_noise.v),
             (zero, zero),
             (to_midpoint, normals_after_midpoint),
@@ -154,11 +160,11 @@ def evaluate_midpoint(
             flow_after_midpoint,
             flow_of_path,
         )
-        at_end, known = _extend_along(
-            known_to_end, at_midpoint, (to_end, normals_after_end), flow_to_end, flow_after_end, flow_after_midpoint
+        at_end, fixed = _extend_along(
+            fixed_to_end, at_midpoint, (to_end, normals_after_end), flow_to_end, flow_after_end, flow_after_midpoint
         )
-        all_known = path(*at_midpoint, *known_to_end, flow_to_end)
-        at_end = tuple(jnp.where(path_noise.last, a, b) for a, b in zip(all_known, at_end, strict=True))
+        all_fixed = path(*at_midpoint, *fixed_to_end, flow_to_end)
+        at_end = tuple(jnp.where(path_noise.last, a, b) for a, b in zip(all_fixed, at_end, strict=True))
     y = interpolate(u, v, b, at_midpoint[0], flow_to_midpoint)
     v_mid = interpolate_velocity(u, v, b, at_midpoint[1], flow_to_midpoint)
     used = time > 0.0
@@ -175,6 +181,6 @@ def evaluate_midpoint(
     change = jnp.where(used, b_mid - (0.0 if kernel.scheme == Scheme.CONTINUOUS else b), 0.0)
     curvature = _curvature(kernel, chains, y, b_mid, time, step)
     return Midpoint(
-        step_flow, *at_end, known, wu * change, wv * change, curvature,
+        step_flow, *at_end, fixed, wu * change, wv * change, curvature,
         used.astype(jnp.int32), finite, y, v_mid, lp_mid, evaluation_mid, b_mid,
     )  # fmt: skip
