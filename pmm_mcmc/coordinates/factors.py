@@ -54,7 +54,7 @@ class Factor(NamedTuple):
         return x[np.argsort(np.concatenate([diagonal, below]))], log_det
 
     def from_x(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return these coordinates from the model's, both with a row a draw, and log determinants of :meth:`to_x`."""
+        """Return the coordinates of this module at the model's, a row a draw, and log determinants of :meth:`to_x`."""
         diagonal, below, row = self.split()
         out = x.copy()
         log_diagonal = x[:, diagonal]

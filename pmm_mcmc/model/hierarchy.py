@@ -1,4 +1,4 @@
-"""The variables of a PyMC model that are a location and a scale given others, as its graph shows them."""
+"""The hierarchy of a PyMC model, read from its graph: which variables have a location and a scale made by others."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _is_sound(mu: np.ndarray, L: Any) -> bool:
 
 
 class Hierarchy:
-    """The children of a model, and their locations and scales as functions of the position.
+    """The variables of a model that can be non-centred (*children*), and their locations and scales at a position.
 
     ``x`` and ``p`` are kinds of positions: see :mod:`pmm_mcmc.coordinates.structure`.
 
