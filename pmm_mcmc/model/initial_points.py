@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pmm_mcmc.model.building import building
 from pmm_mcmc.model.model_cache import model_cache, state_of
 
 __all__ = [
@@ -128,7 +129,8 @@ def _point_function(model: Any, overrides: Mapping[str, Any] | None) -> Callable
     key = (state_of(model, model.free_RVs), *map(id, transforms), *values)
     if key not in functions:
         # With variables and transforms their ids are not used again.
-        functions[key] = make_initial_point_fn(**options), transforms, list(model.free_RVs)
+        with building():
+            functions[key] = make_initial_point_fn(**options), transforms, list(model.free_RVs)
     return functions[key][0]
 
 

@@ -22,6 +22,8 @@ from pytensor.scalar.math import Log1mexp, Softplus
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.rewriting.ofg import inline_ofg_node
 
+from pmm_mcmc.model.building import building
+
 __all__ = ["batched_function", "in_numpy", "python_function", "python_mode"]
 
 # Without the exclusion, recognised sums of exponentials would be compiled, each as a separate function.
@@ -72,6 +74,7 @@ def python_mode(keep: bool = False) -> Mode:
     return mode.register((in2out(_part_by_part, name="part_by_part"), 1000.0))  # after all others, which merge sums
 
 
+@building()
 def python_function(inputs: list[Any], outputs: list[Any], keep: bool = False) -> Any:
     """Return a function of PyTensor in which nothing is compiled."""
     return pytensor.function(inputs, outputs, mode=python_mode(keep), trust_input=True, on_unused_input="ignore")

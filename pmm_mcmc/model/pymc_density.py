@@ -16,6 +16,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
 
 from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.model.building import building
 from pmm_mcmc.model.checks import check_free, missing_data
 from pmm_mcmc.model.initial_points import flat_position, initial_point
 from pmm_mcmc.model.model_cache import model_cache, state_of
@@ -122,6 +123,7 @@ def differentiated(vars: Sequence[Any], layout: Layout, logp: Any, replacements:
         ) from error
 
 
+@building()
 def build_log_density(
     vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray], noncentring: Mapping[str, str] | None = None
 ) -> PyTensorDensity:

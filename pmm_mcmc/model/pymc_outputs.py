@@ -22,6 +22,7 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
+from pmm_mcmc.model.building import building
 from pmm_mcmc.model.initial_points import flat_position
 from pmm_mcmc.model.model_cache import model_cache, state_of
 from pmm_mcmc.model.outputs import CompiledOutputs, ManyDraws
@@ -91,7 +92,8 @@ def many_draws(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], what
         check = "local_check_parameter_to_ninf_switch" if model.check_bounds else "local_remove_check_parameter"
         include = ("minimum_compile", "inline_ofg_expansion", "canonicalize", "stabilize", check)
         # Inner graphs are not compiled: compiled ones may work in place, and could not be inlined later.
-        graphs = rewrite_graph(joined, include=include, exclude=("compile_inner_graph",), clone=True)
+        with building():
+            graphs = rewrite_graph(joined, include=include, exclude=("compile_inner_graph",), clone=True)
         compiled[key] = CompiledOutputs(flat, dict(zip(outputs, graphs, strict=True)), backend, start)
     return ManyDraws(compiled[key], start)
 

@@ -110,11 +110,11 @@ class Builder:
         return id(base), (address - base_address) // 8
 
     def emit(self, code: int, out: Any, *values: Any, inner: int | None = None, address: int = 0) -> None:
-        """Append an operation over the shape of its first value, or of its result if ``inner`` is None.
+        """Append an operation over the shape of its values, or of its result if ``inner`` is None.
 
         The last ``inner`` axes are those of one row, which is reduced or visited in order.
         """
-        shape = out.shape if inner is None else values[0].shape
+        shape = out.shape if inner is None else np.broadcast_shapes(*(np.shape(value) for value in values))
         operands = [self._operand(value, shape) for value in (out, *values)]
         axes = [(size, [strides[i] for _, strides in operands]) for i, size in enumerate(shape)]
         if inner is None:
@@ -157,18 +157,20 @@ class Builder:
         self.emit(loop.COPY, out, value)
         return out
 
-    def reduce(self, code: int, value: np.ndarray, axes: Sequence[int]) -> np.ndarray:
-        """Return the result of a reduction over axes."""
+    def reduce(self, code: int, nothing: float, value: np.ndarray, axes: Sequence[int]) -> np.ndarray:
+        """Return the result of a reduction over axes, of which that of no elements is ``nothing``."""
         axes = [axis % value.ndim for axis in axes]
         kept_axes = [axis for axis in range(value.ndim) if axis not in axes]
         moved = value.transpose(*kept_axes, *axes)
         moved_axes = range(len(kept_axes), value.ndim)
         if len(_collapsed([(moved.shape[i], [moved.strides[i]]) for i in moved_axes])) > 1:
             moved = self.copy(moved)
-        out = self.new(moved.shape[: len(kept_axes)])
-        if 0 in value.shape and code in (loop.MAX, loop.MIN):
+        if 0 in value.shape and not np.isfinite(nothing):
             raise Unsupported("the largest of nothing")
-        self.emit(code, out.reshape(out.shape + (1,) * len(axes)), moved, inner=len(axes))
+        shape = moved.shape[: len(kept_axes)]
+        out = self.new(shape) if code == loop.SUM else self.copy(nothing, shape)
+        total = out.reshape(shape + (1,) * len(axes))
+        self.emit(code, total, *([moved] if code == loop.SUM else [total, moved]), inner=len(axes))
         return out
 
     def product(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:

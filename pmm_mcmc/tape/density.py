@@ -6,11 +6,11 @@ import weakref
 from typing import Any
 
 import numpy as np
-from pytensor.compile.aliasing import Supervisor
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import ancestors
 
+from pmm_mcmc.model.building import building
 from pmm_mcmc.model.products import numba_mode
 from pmm_mcmc.model.pytensor_density import PyTensorDensity
 from pmm_mcmc.tape.build import Builder, Tape
@@ -20,7 +20,7 @@ from pmm_mcmc.tape.table import trace
 __all__ = ["TapedDensity"]
 
 # What prepares a graph for numba's own code: without it, every node is one operation.
-_NOT_REWRITTEN = ("fusion", "fuse_indexed_into_elemwise", "scalarize", "BlasOpt")
+_NOT_REWRITTEN = ("fusion", "fuse_indexed_into_elemwise", "scalarize", "BlasOpt", "inplace")
 
 
 class TapedDensity:
@@ -35,6 +35,7 @@ class TapedDensity:
         If the model has an operation that no tape runs.
     """
 
+    @building()
     def __init__(self, density: PyTensorDensity):
         flat, outputs = density.graph
         self.d = density.d
@@ -46,7 +47,6 @@ class TapedDensity:
         variables = dict.fromkeys(ancestors(outputs))
         self._shared = [v for v in variables if isinstance(v, SharedVariable) and v is not parameters]
         self._graph = FunctionGraph([*self._inputs, *self._shared], list(outputs), clone=True)
-        self._graph.attach_feature(Supervisor(self._graph.inputs))  # without which PyTensor complains
         numba_mode().excluding(*_NOT_REWRITTEN).optimizer.rewrite(self._graph)
         self._tape = self._built()
 

@@ -24,8 +24,8 @@ ARGUMENTS = 13  # of a function of BLAS or LAPACK, at most
 (
     COPY, ADD, SUB, MUL, DIV, SQRT, ABS, SIGN, ROUND32, MAXIMUM, MINIMUM,
     SWITCH, LT, LE, EQ, NEQ, SIGMOID, SOFTPLUS, CALL, GATHER, SCATTER_ADD, SCATTER_SET,
-    FILL_FAILED, SUM, DOT, PROD, MAX, MIN, CUMSUM, CHECK, FOREIGN,
-) = range(31)  # fmt: skip
+    SUM, DOT, CUMSUM, CHECK, FOREIGN,
+) = range(27)  # fmt: skip
 _inner = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
@@ -168,7 +168,7 @@ def _functions(code, w, n, o, on, a, an, b, bn, c, cn, extra):
 
 @_inner
 def _moved(code, w, n, o, on, a, an, b, bn):
-    """Read or write a row at offsets, or fill it with NaN where a factor was not found."""
+    """Read or write a row at offsets."""
     if code == GATHER:
         for j in range(n):
             w[o + j * on] = w[a + np.uint64(np.int64(w[b + j * bn]))]
@@ -178,10 +178,6 @@ def _moved(code, w, n, o, on, a, an, b, bn):
     elif code == SCATTER_SET:
         for j in range(n):
             w[o + np.uint64(np.int64(w[b + j * bn]))] = w[a + j * an]
-    elif code == FILL_FAILED:
-        if w[a] != 0.0:
-            for j in range(n):
-                w[o + j * on] = np.nan
 
 
 @_inner
@@ -191,21 +187,6 @@ def _reduced(code, w, n, o, on, a, an, b, bn):
         w[o] = _sum(w, a, an, n)
     elif code == DOT:
         w[o] = _dot(w, a, an, b, bn, n)
-    elif code == PROD:
-        total = 1.0
-        for j in range(n):
-            total = total * w[a + j * an]
-        w[o] = total
-    elif code == MAX:
-        total = -np.inf
-        for j in range(n):
-            total = np.maximum(total, w[a + j * an])
-        w[o] = total
-    elif code == MIN:
-        total = np.inf
-        for j in range(n):
-            total = np.minimum(total, w[a + j * an])
-        w[o] = total
     elif code == CUMSUM:
         total = 0.0
         for j in range(n):
@@ -237,7 +218,7 @@ def run_tape(tape, w):
                 _logic(code, w, n, o, on, a, an, b, bn, c, cn)
             elif code <= CALL:
                 _functions(code, w, n, o, on, a, an, b, bn, c, cn, tape[k, 15])
-            elif code <= FILL_FAILED:
+            elif code <= SCATTER_SET:
                 _moved(code, w, n, o, on, a, an, b, bn)
             elif code < CHECK:
                 _reduced(code, w, n, o, on, a, an, b, bn)

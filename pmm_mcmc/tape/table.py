@@ -31,8 +31,10 @@ _FUNCTIONS = {
     "ArcSin": "asin", "ArcCos": "acos", "ArcTan": "atan", "ArcSinh": "asinh", "ArcCosh": "acosh",
     "ArcTanh": "atanh", "ArcTan2": "atan2", "Floor": "floor", "Ceil": "ceil", "Trunc": "trunc",
 }  # fmt: skip
+# Reductions with what they make of no elements.
 _REDUCTIONS = {
-    "Add": loop.SUM, "Mul": loop.PROD, "Maximum": loop.MAX, "Minimum": loop.MIN, "AND": loop.MIN, "OR": loop.MAX,
+    "Add": (loop.SUM, 0.0), "Mul": (loop.MUL, 1.0), "Maximum": (loop.MAXIMUM, -np.inf), "AND": (loop.MINIMUM, 1.0),
+    "Minimum": (loop.MINIMUM, np.inf), "OR": (loop.MAXIMUM, 0.0),
 }  # fmt: skip
 _TENSORS: dict[str, Callable[..., Any]] = {}
 
@@ -209,7 +211,7 @@ def _reduction(builder: Builder, op: Any, x: Any) -> Any:
     name = type(op.scalar_op).__name__
     if name not in _REDUCTIONS:
         raise Unsupported(f"{op}")
-    return builder.reduce(_REDUCTIONS[name], x, range(x.ndim) if op.axis is None else op.axis)
+    return builder.reduce(*_REDUCTIONS[name], x, range(x.ndim) if op.axis is None else op.axis)
 
 
 def _cumulative(builder: Builder, op: Any, x: Any) -> Any:
@@ -240,9 +242,9 @@ def _check(builder: Builder, op: Any, x: Any, *conditions: Any) -> Any:
 def _softmax(builder: Builder, op: Any, x: Any) -> Any:
     axes = range(x.ndim) if op.axis is None else np.atleast_1d(op.axis).tolist()
     shape = [1 if axis in axes or axis - x.ndim in axes else size for axis, size in enumerate(x.shape)]
-    shifted = builder.apply(loop.SUB, x, builder.reduce(loop.MAX, x, axes).reshape(shape))
+    shifted = builder.apply(loop.SUB, x, builder.reduce(*_REDUCTIONS["Maximum"], x, axes).reshape(shape))
     powers = builder.call("exp", shifted)
-    total = builder.reduce(loop.SUM, powers, axes).reshape(shape)
+    total = builder.reduce(*_REDUCTIONS["Add"], powers, axes).reshape(shape)
     if type(op).__name__ == "Softmax":
         return builder.apply(loop.DIV, powers, total)
     return builder.apply(loop.SUB, shifted, builder.call("log", total))
@@ -254,7 +256,7 @@ def _cholesky(builder: Builder, op: Any, a: Any) -> Any:
     out = builder.apply(loop.SWITCH, mask, a, 0.0)
     info = builder.copy(np.zeros(1))
     builder.foreign("dpotrf", "U" if op.lower else "L", n, out, max(n, 1), info)
-    builder.emit(loop.FILL_FAILED, out.reshape(-1), info)
+    builder.emit(loop.SWITCH, out, info, np.nan, out)
     return out
 
 

@@ -11,7 +11,7 @@ import pmm_mcmc as pmm
 with pm.Model():
     pm.Normal("x")
     pmm.sample(50, tune=100, progressbar=False, random_seed=1)
-print(json.dumps(sorted({"arviz_stats", "jaxlib", "scipy.stats"} & set(sys.modules))))
+print(json.dumps(sorted({"arviz_stats", "jaxlib", "scipy.stats", "zarr"} & set(sys.modules))))
 """
 
 

@@ -21,8 +21,6 @@ import google_crc32c
 import numcodecs.zstd  # type: ignore[import-untyped]
 import numpy as np
 import xarray as xr
-from zarr.codecs import Crc32cCodec, ZstdCodec
-from zarr.storage import MemoryStore
 
 from pmm_mcmc.run.storage.errors import StoreError
 from pmm_mcmc.run.storage.folder import PARTIAL, PRIVATE
@@ -67,6 +65,8 @@ class ArrayLayout:
 
         Chunks are of so many ``rows`` and ``chains``.  What cannot be stored raises :class:`StoreError`.
         """
+        from zarr.storage import MemoryStore
+
         groups = {node.path: node.to_dataset(inherit=False).drop_encoding() for node in template.subtree}
         encoding = {
             path: {name: _encoding(str(name), v, rows, chains) for name, v in group.variables.items()}
@@ -187,6 +187,8 @@ class ArrayLayout:
 
 
 def _encoding(name: str, variable: xr.Variable, rows: int, chains: int) -> dict[str, Any]:
+    from zarr.codecs import Crc32cCodec, ZstdCodec
+
     encoding: dict[str, Any] = {
         "compressors": (ZstdCodec(level=_LEVEL, checksum=False), Crc32cCodec()),
         "chunk_key_encoding": {"name": "default", "separator": "."},

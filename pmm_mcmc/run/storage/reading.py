@@ -7,11 +7,9 @@ import os
 from typing import Any
 
 import xarray as xr
-from zarr.abc.store import Store as ZarrStore
-from zarr.storage import FsspecStore, LocalStore, WrapperStore
 
 from pmm_mcmc.run.storage.errors import NothingStored, StoreError
-from pmm_mcmc.run.storage.folder import LocalFolder, folder_at
+from pmm_mcmc.run.storage.folder import Folder, LocalFolder, folder_at
 from pmm_mcmc.run.storage.layout import METADATA, intact, is_chunk
 from pmm_mcmc.run.storage.recovery import complete, stored_notes
 
@@ -47,14 +45,9 @@ def open_store(path: str | os.PathLike[str]) -> xr.DataTree:
     folder = folder_at(path)
     if not complete(folder):
         raise NothingStored(f"{folder.root}: nothing is stored there yet; see that the path is right, or wait")
-    store: ZarrStore
-    if isinstance(folder, LocalFolder):
-        store = LocalStore(folder.root, read_only=True)
-    else:
-        store = FsspecStore.from_url(folder.root, read_only=True)
     try:
         json.loads(folder.get(METADATA) or b"")
-        tree = xr.open_datatree(_Checked(store), engine="zarr", zarr_format=3)
+        tree = xr.open_datatree(_checked(folder), engine="zarr", zarr_format=3)
     except StoreError:
         raise
     except Exception as error:
@@ -68,19 +61,24 @@ def open_store(path: str | os.PathLike[str]) -> xr.DataTree:
     return tree
 
 
-class _Checked(WrapperStore[Any]):
-    """A zarr store that raises :class:`StoreError` if the file of a chunk is missing or damaged."""
+def _checked(folder: Folder) -> Any:
+    """Return a zarr store that raises :class:`StoreError` if the file of a chunk is missing or damaged."""
+    from zarr.storage import FsspecStore, LocalStore, WrapperStore  # slow, and of no use to a run without a store
 
-    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
-        return self._checked(key, await self._store.get(key, prototype, byte_range))
+    class Checked(WrapperStore[Any]):
+        async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+            return self._checked(key, await self._store.get(key, prototype, byte_range))
 
-    def get_sync(self, key: str, **options: Any) -> Any:
-        return self._checked(key, self._store.get_sync(key, **options))
+        def get_sync(self, key: str, **options: Any) -> Any:
+            return self._checked(key, self._store.get_sync(key, **options))
 
-    def _checked(self, key: str, data: Any) -> Any:
-        if not is_chunk(key) or (data is not None and intact(data.to_bytes())):
-            return data
-        what = "missing" if data is None else "damaged"
-        raise StoreError(
-            f"{self._store}/{key}: {what}; the rest can be read; put the file back from a copy, or run again"
-        )
+        def _checked(self, key: str, data: Any) -> Any:
+            if not is_chunk(key) or (data is not None and intact(data.to_bytes())):
+                return data
+            what = "missing" if data is None else "damaged"
+            raise StoreError(
+                f"{self._store}/{key}: {what}; the rest can be read; put the file back from a copy, or run again"
+            )
+
+    store = LocalStore if isinstance(folder, LocalFolder) else FsspecStore.from_url
+    return Checked(store(folder.root, read_only=True))
