@@ -27,7 +27,7 @@ def version_of(loops):
 
 
 class NumbaOp(JAXOp):
-    """An operation.
+    """A PyTensor operation whose numba code is a function that was compiled before.
 
     Subclasses have ``kernel``, the numba function; ``perform_jax``, the same by JAX; ``gufunc_signature``, the shapes
     of its arguments and results; and ``version`` (:func:`version_of`).  PyTensor's linker looks for ``perform_jax`` in

@@ -6,7 +6,7 @@ midpoints differs from chain to chain: it runs on numba alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -91,23 +91,36 @@ def _extend(noise_path: tuple[Any, Any], normals: Any, gap: Flow) -> tuple[Any, 
 
 
 def _extend_along(
-    fixed: tuple[Any, Any],
-    noise_path: tuple[Any, Any],
-    normals: tuple[Any, Any],
-    gap: Flow,
-    flow_after: Flow,
-    flow_over_both: Flow,
+    noise_path: tuple[Any, Any], fixed: tuple[Any, Any], normals: Sequence[Any], flows: tuple[Flow, Flow, Flow]
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Extend the noise path of a step over a gap, given the ``fixed`` noise from its start to a later time.
 
     Returns the path, and the fixed noise after the gap.  ``normals`` are those of the gap and of the time after it,
-    ``flow_after`` is over this time, ``flow_over_both`` over the two.
+    ``flows`` are those over the gap, over this time and over both.
     """
+    gap, flow_after, flow_over_both = flows
     nu, nv = noise(*normals[0], gap)
     noise_after = noise(*normals[1], flow_after)
     gain = _gain(gap, flow_after, flow_over_both)
     nu, nv, fixed_u, fixed_v = bridged(nu, nv, *noise_after, *fixed, flow_after, gain)
     return path(*noise_path, nu, nv, gap), (fixed_u, fixed_v)
+
+
+def _path_of_substep(path_noise: PathNoise, normals: Sequence[Any], flows: Sequence[Flow]) -> tuple[Any, Any, Any]:
+    """Return the noise path of a substep at its midpoint and at its end, and the fixed noise after it.
+
+    ``normals`` are those up to the midpoint, on to the end, from the midpoint to the end of the whole step and from the
+    end of the substep to there; ``flows`` are those over the same four times, and over all that remains of the step.
+    """
+    to_midpoint, to_end, from_midpoint, from_end, over_rest = flows
+    zero = jnp.zeros_like(path_noise.u)
+    at_midpoint, fixed_from_midpoint = _extend_along(
+        (zero, zero), (path_noise.u, path_noise.v), normals[::2], (to_midpoint, from_midpoint, over_rest)
+    )
+    at_end, fixed = _extend_along(at_midpoint, fixed_from_midpoint, normals[1::2], (to_end, from_end, from_midpoint))
+    all_fixed = path(*at_midpoint, *fixed_from_midpoint, to_end)
+    at_end = tuple(jnp.where(path_noise.last, a, b) for a, b in zip(all_fixed, at_end, strict=True))
+    return at_midpoint, at_end, fixed
 
 
 def _curvature(kernel: Kernel, chains: Chains, y: Any, b: Any, time: Any, step: Any) -> Any:
@@ -137,8 +150,8 @@ def evaluate_midpoint(
         time = step * number
         times = [time, step - time, step]
     if path_noise is not None:
-        after_midpoint = jnp.maximum(path_noise.remaining - time, 0.0)
-        times += [after_midpoint, jnp.maximum(after_midpoint - (step - time), 0.0), path_noise.remaining]
+        from_midpoint = jnp.maximum(path_noise.remaining - time, 0.0)
+        times += [from_midpoint, jnp.maximum(from_midpoint - (step - time), 0.0), path_noise.remaining]
     flow_to_midpoint, flow_to_end, step_flow, *flows = _flows_over(kernel, p, *times)
     if kernel.scheme == Scheme.CELLS:
         wu, wv = cell_weight(flows[0], flows[1], inverse_probability(cell, p.K, kernel.power))
@@ -146,25 +159,13 @@ def evaluate_midpoint(
         wu, wv = continuous_weight(flow_to_end, step, kernel.dynamics != OVERDAMPED)
     zero = jnp.zeros_like(u)
     if path_noise is None:
-        fixed = None
         at_midpoint = _extend((zero, zero), to_midpoint, flow_to_midpoint)
         at_end = _extend(at_midpoint, to_end, flow_to_end)
+        fixed = None
     else:
-        flow_after_midpoint, flow_after_end, flow_of_path = flows[-3:]
-        (_, *normals_after_midpoint), (_, *normals_after_end) = more_numbers
-        at_midpoint, fixed_to_end = _extend_along(
-            (path_noise.u, path_noise.v),
-            (zero, zero),
-            (to_midpoint, normals_after_midpoint),
-            flow_to_midpoint,
-            flow_after_midpoint,
-            flow_of_path,
-        )
-        at_end, fixed = _extend_along(
-            fixed_to_end, at_midpoint, (to_end, normals_after_end), flow_to_end, flow_after_end, flow_after_midpoint
-        )
-        all_fixed = path(*at_midpoint, *fixed_to_end, flow_to_end)
-        at_end = tuple(jnp.where(path_noise.last, a, b) for a, b in zip(all_fixed, at_end, strict=True))
+        normals = to_midpoint, to_end, *(pair for _, *pair in more_numbers)
+        flows = [flow_to_midpoint, flow_to_end, *flows[-3:]]
+        at_midpoint, at_end, fixed = _path_of_substep(path_noise, normals, flows)
     y = interpolate(u, v, b, at_midpoint[0], flow_to_midpoint)
     v_mid = interpolate_velocity(u, v, b, at_midpoint[1], flow_to_midpoint)
     used = time > 0.0
