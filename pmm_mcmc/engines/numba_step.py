@@ -179,7 +179,10 @@ def _extend(random, remaining, dynamics, friction, gap, length, noise_path):
 
 @inner
 def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal, noise_path, random, work):
-    """Take one step from ``begin`` and fill ``proposal``.
+    """Take one step from ``begin`` and fill ``proposal``, by the equations of :mod:`pmm_mcmc.langevin.transitions`.
+
+    ``mu`` and ``mv`` are the noise path ``M`` there, ``y`` and ``v_mid`` the state at a midpoint, ``wu`` and ``wv`` its
+    weight, ``cu`` and ``cv`` the sum of the corrections.
 
     Parameters
     ----------

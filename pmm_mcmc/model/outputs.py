@@ -46,7 +46,7 @@ class _Vectorised:
         If an operation would be a Python loop over draws, or over draws and more.
     """
 
-    pads = True
+    pads = True  # needs blocks of one size: see pmm_mcmc.model.result_tree.in_blocks
 
     def __init__(self, flat: Any, outputs: list[Any]):
         self._function = batched_function(flat, outputs)
