@@ -1,4 +1,4 @@
-"""Children of log densities that are no PyMC model: their order, and those that are not centred."""
+"""Children, the variables that may be non-centred: an order, parents first, and those that are not to be centred."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The structure of a log density without a graph: children with their locations and scales as JAX functions.
+"""Non-centring of a log density that is a JAX function, from locations and scales that are functions too.
 
-The map is that of :mod:`pmm_mcmc.coordinates.elementwise`, learnt as for a PyMC model.  When a location or scale is
-evaluated, its own child and all later children are NaN: if it depends on one of them after all, the density is NaN
-rather than wrong.
+The map is that of :mod:`pmm_mcmc.coordinates.elementwise`, learnt as for a PyMC model.  When the location or scale of a
+*child*, a variable that may be non-centred, is evaluated, its own elements and all later children are NaN: if it
+depends on one of them after all, the density is NaN rather than wrong.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ def checked_children(children: Any, d: int) -> dict[str, tuple[slice, Any, Any]]
         if not (isinstance(name, str) and isinstance(child, tuple) and len(child) == 3 and isinstance(child[0], slice)):
             raise ValueError(f"{what}={child!r}: {form}")
         coordinates = child[0]
-        functions = child[1:]
         ends = coordinates.start, coordinates.stop
         is_range = coordinates.step in (None, 1) and all(isinstance(end, int | np.integer) for end in ends)
         if not (is_range and 0 <= coordinates.start < coordinates.stop <= d):
@@ -46,12 +45,10 @@ def checked_children(children: Any, d: int) -> dict[str, tuple[slice, Any, Any]]
             if taken.setdefault(i, name) != name:
                 raise ValueError(f"{what}: coordinate {i} is of {taken[i]!r} too; each belongs to one child at most")
         size = coordinates.stop - coordinates.start
-        sized = [_sized(f, d, size, f"{what}: its {kind}") for f, kind in zip(functions, _KINDS, strict=True)]
-        checked[name] = slice(int(coordinates.start), int(coordinates.stop)), sized[0], sized[1]
+        location = _sized(child[1], d, size, f"{what}: its location")
+        scale = _sized(child[2], d, size, f"{what}: its scale")
+        checked[name] = slice(int(coordinates.start), int(coordinates.stop)), location, scale
     return _ordered(checked, d)
-
-
-_KINDS = ("location", "scale")
 
 
 def _sized(function: Any, d: int, size: int, what: str) -> Callable[[Any], Any]:
@@ -70,6 +67,7 @@ def _sized(function: Any, d: int, size: int, what: str) -> Callable[[Any], Any]:
 
 
 def _ordered(children: dict[str, tuple[slice, Any, Any]], d: int) -> dict[str, tuple[slice, Any, Any]]:
+    """Return the children, parents first, after a check of what their locations and scales depend on: NaN spreads."""
     with jax.enable_x64(True):
         points = [np.zeros(d), np.random.default_rng(0).normal(size=d)]
         needs = {}
