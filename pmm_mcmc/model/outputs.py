@@ -143,14 +143,8 @@ class _Jax:
 class CompiledOutputs:
     """Outputs of a graph, by name, compiled for one draw and for many.
 
-    Parameters
-    ----------
-    flat, outputs
-        The input, a flat position, and the outputs of one draw.
-    backend
-        ``"jax"``, or ``"numba"`` for evaluation without JAX.
-    start
-        A position for trial evaluations.
+    ``flat`` is the input of the graphs, a position; ``backend`` is ``"jax"``, or ``"numba"`` for evaluation without
+    JAX; ``start`` is a position for trial evaluations.
     """
 
     def __init__(self, flat: Any, outputs: Mapping[str, Any], backend: str, start: np.ndarray):
