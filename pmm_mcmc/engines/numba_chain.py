@@ -68,9 +68,6 @@ def run_one(functions, parameters, kernel, coordinates, chain, first_transition,
     v = state[d : 2 * d]
     b = state[2 * d : 3 * d]
     evaluated = state[3 * d : 4 * d]
-    chain_lp = state[4 * d : 4 * d + 1]
-    factor = state[4 * d + 1 :]
-    persistent_number = factor  # of adjusted methods
     noise_path = NoisePath(np.empty(d), np.empty(d), np.empty(d), np.empty(d))
     step_noise_u = np.empty(d)
     step_noise_v = np.empty(d)
@@ -111,14 +108,14 @@ def run_one(functions, parameters, kernel, coordinates, chain, first_transition,
             start_stream(stream, key[0], key[1], np.uint64(transition))
             transition += 1
             if scheme == Scheme.GHMC:
-                if not persistent_number[0] < 1.0:  # a chain at rest
-                    persistent_number[0] = 2.0 * uniform(stream) - 1.0
+                if not state[4 * d + 1] < 1.0:  # a chain at rest
+                    state[4 * d + 1] = 2.0 * uniform(stream) - 1.0
                     fill_normals(stream, v)
                 fill_normals(stream, sub_u)
                 for j in range(d):
                     v[j] = refreshed(v[j], sub_u[j], retained)
-                persistent = advanced_persistent(persistent_number[0])
-                begin = (u, v, b, evaluated, chain_lp[0])
+                persistent = advanced_persistent(state[4 * d + 1])
+                begin = (u, v, b, evaluated, state[4 * d])
                 back = (sub_u, sub_v, sub_b, back_evaluation, sub_evaluated)
                 good, first_ratio, ratio, lp_new, n_evaluations, substeps = propose(
                     functions, dynamics, alpha, persistent, coordinates, begin, proposal, back, scratch
@@ -131,20 +128,20 @@ def run_one(functions, parameters, kernel, coordinates, chain, first_transition,
                     copy(u_new, evaluated)
                     copy(new_b, b)
                     copy(new_evaluation, evaluation)
-                    chain_lp[0] = lp_new
-                    persistent_number[0] = persistent / ratio
+                    state[4 * d] = lp_new
+                    state[4 * d + 1] = persistent / ratio
                 else:
                     unstable += ratio < DIVERGENCE
-                    persistent_number[0] = persistent
+                    state[4 * d + 1] = persistent
                     for j in range(d):
                         v[j] = -v[j]
                 accept += 1.0 if good and substeps > 1 else min(1.0, first_ratio)
                 continue
 
-            lp = chain_lp[0]
-            shorter = factor[0]
-            if step != alpha * shorter:
-                step = alpha * shorter
+            lp = state[4 * d]
+            shorter = state[4 * d + 1]
+            if step != alpha * state[4 * d + 1]:
+                step = alpha * state[4 * d + 1]
                 step_flow = flow(dynamics, step, friction)
                 cell_flow = flow(dynamics, step / K, friction)
 
@@ -200,8 +197,8 @@ def run_one(functions, parameters, kernel, coordinates, chain, first_transition,
                 copy(new_evaluation, evaluation)
                 # In warm-up, keep the shorter step until the next fit: it comes as far as substeps of a long one.
                 adapts = substeps > 1 and tolerance > 0.0
-                chain_lp[0] = lp_new
-                factor[0] = _refined(factor[0]) if adapts else _accepted(factor[0])
+                state[4 * d] = lp_new
+                state[4 * d + 1] = _refined(state[4 * d + 1]) if adapts else _accepted(state[4 * d + 1])
                 accept += 1.0
             else:
                 # Restart at the evaluated point, which costs no gradient, with a fresh velocity and a shorter step.
@@ -210,11 +207,11 @@ def run_one(functions, parameters, kernel, coordinates, chain, first_transition,
                 copy(evaluated, u)
                 if has_velocity:
                     fill_normals(stream, v)
-                factor[0] = _rejected(factor[0])
+                state[4 * d + 1] = _rejected(state[4 * d + 1])
 
         place(coordinates, evaluated, out.position[row])
         copy(evaluation, out.evaluation[row])
-        out.lp[row] = chain_lp[0]
+        out.lp[row] = state[4 * d]
         if evaluation.size > d:  # the last entry of the evaluation is the log determinant of the map from z to x
             out.lp[row] -= evaluation[3 * d]
         if row < len(out.state):
