@@ -14,7 +14,7 @@ from scipy.special import ndtri
 
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 
-__all__ = ["Convergence", "convergence", "normal_scores"]
+__all__ = ["Convergence", "convergence", "normal_scores", "split"]
 
 # Numbers in a block of parameters: a megabyte.
 _BLOCK = 2**17
@@ -44,22 +44,31 @@ def convergence(values: np.ndarray) -> Convergence:
 
 def _of_block(block: np.ndarray) -> np.ndarray:
     """Return the three statistics of finite ``(p, chain, draw)``."""
-    p, chains, draws = block.shape
-    half = draws // 2
-    split = np.concatenate([block[..., :half], block[..., draws - half :]], axis=1)
-    scores, middle = normal_scores(split)
+    p, chains, _ = block.shape
+    halves = split(block)
+    scores, folded = normal_scores(halves)
     with np.errstate(all="ignore"):  # constants have no r_hat
-        r_hat = np.full(p, np.nan)
-        if chains > 1:
-            folded, _ = normal_scores(np.abs(split - middle[:, None, None]))
-            r_hat = np.fmax(_r_hat(scores), _r_hat(folded))
-        mcse = block.reshape(p, -1).std(axis=1, ddof=1) / np.sqrt(_ess(split))
+        r_hat = np.fmax(_r_hat(scores), _r_hat(folded)) if chains > 1 else np.full(p, np.nan)
+        mcse = block.reshape(p, -1).std(axis=1, ddof=1) / np.sqrt(_ess(halves))
         return np.stack([r_hat, _ess(scores), mcse])
 
 
-def normal_scores(split: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def split(x: np.ndarray) -> np.ndarray:
+    """Return the first halves of ``(p, chain, draw)``, then the second ones, as chains."""
+    half = x.shape[2] // 2
+    return np.concatenate([x[..., :half], x[..., x.shape[2] - half :]], axis=1)
+
+
+def normal_scores(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return normal scores of the ranks of ``(p, chain, draw)`` by parameter, and of distances from the median."""
+    scores, median = _scores(x)
+    folded, _ = _scores(np.abs(x - median[:, None, None]))
+    return scores, folded
+
+
+def _scores(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return normal scores of the ranks of ``(p, chain, draw)``, parameter by parameter, and the medians."""
-    flat = split.reshape(len(split), -1)
+    flat = x.reshape(len(x), -1)
     n = flat.shape[1]
     order = np.argsort(flat, axis=1)
     ordered = np.take_along_axis(flat, order, axis=1)
@@ -68,7 +77,7 @@ def normal_scores(split: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     np.put_along_axis(scores, order, np.broadcast_to(of_rank, flat.shape), axis=1)
     for i in np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)):  # ties share the mean of their ranks
         scores[i] = _blom(_mean_ranks(flat[i]), n)
-    return scores.reshape(split.shape), 0.5 * (ordered[:, (n - 1) // 2] + ordered[:, n // 2])
+    return scores.reshape(x.shape), 0.5 * (ordered[:, (n - 1) // 2] + ordered[:, n // 2])
 
 
 def _mean_ranks(x: np.ndarray) -> np.ndarray:

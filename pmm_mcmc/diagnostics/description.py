@@ -8,6 +8,7 @@ import numpy as np
 
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.diagnostics.unadjusted import ADJUST
+from pmm_mcmc.warmup.other_modes import OtherModes
 
 if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.reading import Run
@@ -25,8 +26,8 @@ def description(run: Run) -> str:
     if (error > THRESHOLDS.mcse).any():
         label = error.idxmax()
         text += f" The sd of {label} is known to {100.0 * error[label]:.0f} % at best: if it matters, draw more."
-    if run.of_package and unvisited_mode(run):
-        mode = unvisited_mode(run)
+    mode = unvisited_mode(run) if run.of_package else ""
+    if mode:
         text += f" {mode[0].upper()}{mode[1:]}: pmm.temper() would weigh it."
     return text
 
@@ -43,6 +44,8 @@ def _means(run: Run) -> str:
     if not error.notna().any():
         return "no mean is finite: look at how parameters are computed."
     within = f"within {max(1.0, np.ceil(200.0 * error.max())):.0f} % of a posterior sd, with 95 % confidence each"
+    if len(error) > 1:
+        within += f"; {error.idxmax()} is known least"
     unknown = error.index[error.isna()]
     if len(unknown):
         text = f"{unknown[0]} is not finite everywhere: look at how it is computed"
@@ -82,16 +85,38 @@ def _abbreviated(labels: list[str]) -> str:
 
 def unvisited_mode(run: Run) -> str:
     """Return words for the mode that no chain visits, empty if there is none or the draws are in it."""
-    mode = run.other_mode
-    if mode is None:
+    modes = run.other_modes
+    if modes is None:
         return ""
-    if mode.hidden:
-        return f"{mode.share} is where the warm-up had no draw, around the chains or narrow within them"
+    share = "nearly all of the mass" if modes.mass > 0.99 else f"about {100.0 * modes.mass:.2g} % of the mass"
+    if modes.hidden:
+        return f"{share} is where the warm-up had no draw, around the chains or narrow within them"
     place = ""
     if run.position is not None:
-        offset = mode.offset(run.position[..., mode.coordinate].ravel())
+        offset = _offset(modes, run.position[..., modes.coordinate].ravel())
         if not offset:
             return ""
         side = "above" if offset > 0.0 else "below"
-        place = f", {abs(offset):.0f} sd {side} theirs in {run.model_coordinate(mode.coordinate)},"
-    return f"chains do not move to another mode{place} that has {mode.share}"
+        place = f", {abs(offset):.0f} sd {side} theirs in {run.model_coordinate(modes.coordinate)},"
+    return f"chains do not move to another mode{place} that has {share}"
+
+
+def _offset(modes: OtherModes, x: np.ndarray) -> float:
+    """Return by how many sd another mode is off the densest part of draws ``(n,)`` of a coordinate; 0 if they visit it.
+
+    That draws are in it and elsewhere shows that chains move; how often, their agreement shows.
+    """
+    # The shortest interval with a quarter of the draws; of a Gaussian it is .637 sd wide.
+    ordered = np.sort(x)
+    quarter = len(x) // 4
+    widths = ordered[quarter:] - ordered[: len(x) - quarter]
+    start = int(widths.argmin())
+    centre = float(ordered[start] + ordered[start + quarter]) / 2.0
+    sd = max(float(widths[start]) / 0.637, 1e-300)
+    distances = np.abs(x - modes.position) / sd
+    in_chains = (distances > THRESHOLDS.apart).mean()
+    in_mode = (distances < 0.5 * THRESHOLDS.apart).mean()
+    if in_mode > THRESHOLDS.visited * modes.mass and in_chains > THRESHOLDS.visited * (1.0 - modes.mass):
+        return 0.0
+    offset = (modes.position - centre) / sd
+    return offset if abs(offset) >= 1.0 else 0.0

@@ -1,8 +1,8 @@
-"""The folds of cross-fitting by which :mod:`pmm_mcmc.diagnostics.stein` corrects expectations.
+"""Cross-fitting of the control variates of :mod:`pmm_mcmc.diagnostics.stein`: coefficients from other chains.
 
-Coefficients are fitted on the draws of all folds but one and applied to that one.  A fold has what all parameters of a
-result share, since it depends on positions ``x`` and gradients ``g`` alone: a Gaussian fitted to the draws, and the
-virial terms :math:`(x_j - m_j) g_j + 1`.
+The draws are cut into *folds*; coefficients for a fold are fitted on the draws of all others.  Here is what all
+functions of the parameters share, since it follows from positions ``x`` and gradients ``g``: for each fold a Gaussian
+fitted to the other draws, with mean ``m``, and the virial terms :math:`(x_j - m_j) g_j + 1` of all its draws.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _COPIED = 2**20
 class Fold:
     """One fold: the draws ``rows[:fitted]`` to fit coefficients on, and ``rows[fitted:]``, to which they are applied.
 
-    ``rows`` are numbers of draws of the result, whose positions and gradients ``(n, d)`` are those of all its draws.
-    With ``keep_virial`` the virial terms stay in memory.
+    Positions and gradients ``(n, d)`` are of all draws, of which ``rows`` are numbers.  With ``keep_virial`` the virial
+    terms stay in memory.  The Gaussian has a full covariance if the fold is ``dense``, in many coordinates a diagonal.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Fold:
                 self._mean[columns] = x.mean(axis=0)
 
     def _column_blocks(self, starts: np.ndarray) -> Iterator[slice]:
-        """Yield ranges of coordinates that are copied together and begin at some of ``starts``, whose last is ``d``."""
+        """Yield ranges of coordinates, few enough to be copied together, that begin and end at some of ``starts``."""
         count = max(1, _COPIED // len(self._rows))
         start = 0
         while start < len(starts) - 1:
@@ -68,10 +68,10 @@ class Fold:
             start = end
 
     def directions(self, values: np.ndarray, coordinate: np.ndarray) -> np.ndarray:
-        """Return the direction along which each function ``(fitted, p)`` varies.
+        """Return the direction along which each function, with values ``(fitted, p)``, varies.
 
-        These are slopes ``(p, d)`` or, with many coordinates, the index of one coordinate each ``(p,)``.  That of a
-        function that equals a ``coordinate >= 0`` need not be estimated.
+        These are slopes ``(p, d)`` or, unless the fold is dense, the number of one coordinate each ``(p,)``.  It is
+        known of a function that equals a ``coordinate``, and estimated where that is -1.
         """
         free = np.flatnonzero(coordinate < 0)
         train = self._rows[: self.fitted]
@@ -97,7 +97,7 @@ class Fold:
         return best
 
     def along(self, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return positions ``u`` along each direction and the own terms ``S_1``, ``(rows, p)`` each."""
+        """Return positions ``u`` along each direction and the terms ``S_1`` of all draws, ``(rows, p)`` each."""
         if self.dense:
             slopes = directions @ self._covariance
             s = np.sqrt(np.maximum((slopes * directions).sum(axis=1), 1e-300))
@@ -107,7 +107,7 @@ class Fold:
         return (self._x[elements] - self._centre[directions]) / scale, -(self._g[elements] * scale)
 
     def virial(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return virial terms to fit on, about their means, their inverse normal matrix, and those of the fold."""
+        """Return the virial terms to fit on, as :func:`about_means` does, and those to which coefficients apply."""
         if self._virial is not None:
             return self._virial
         terms = self.virial_terms()
@@ -117,20 +117,17 @@ class Fold:
         return result
 
     def virial_terms(self) -> np.ndarray:
-        """Return ``(x - m) g + 1`` of all coordinates, or sums over neighbours if there are many: ``(rows, m)``.
-
-        ``m`` is the mean of the draws that are fitted.
-        """
+        """Return the virial terms of all coordinates or, if these are many, sums over neighbours: ``(rows, count)``."""
         d = self._x.shape[1]
-        m = count_virial_terms(self.fitted, d)
-        starts = np.arange(m + 1) * d // max(m, 1)
-        result = np.empty((len(self._rows), m))
-        for columns in self._column_blocks(starts) if m else ():
+        count = count_virial_terms(self.fitted, d)
+        starts = np.arange(count + 1) * d // max(count, 1)
+        result = np.empty((len(self._rows), count))
+        for columns in self._column_blocks(starts) if count else ():
             terms = self._x[self._rows, columns] - self._mean[columns]
             terms *= self._g[self._rows, columns]
             terms += 1.0
             begin, end = np.searchsorted(starts, (columns.start, columns.stop))
-            if m < d:
+            if count < d:
                 terms = np.add.reduceat(terms, starts[begin:end] - columns.start, axis=1)
             result[:, begin:end] = terms
         return result
@@ -139,14 +136,15 @@ class Fold:
 class Folds:
     """The folds of a result, from positions and gradients ``(chain, draw, d)``.
 
-    Chains are left out in turn, in groups if there are many; of a single one, pieces.
+    Each chain is cut into pieces, whose means give standard errors.  A fold is a chain, or some if there are many; of a
+    single chain it is a piece.
 
     Attributes
     ----------
     coordinates, chains, pieces_per_chain, skipped
-        Numbers of coordinates, chains, pieces of each, and its first draws that are in none.
+        Numbers of coordinates, chains, pieces of each, and its first draws, which are in no piece.
     members
-        For each fold: the Fold; its draws (those to fit on, then its own; skipped draws not counted); and its pieces.
+        For each fold: the Fold; the numbers of its draws among those in pieces, as in its ``rows``; and its pieces.
     """
 
     def __init__(self, position: np.ndarray, gradient: np.ndarray):
@@ -157,7 +155,9 @@ class Folds:
         self.skipped = draws % self.pieces_per_chain
         used = draws - self.skipped
         pieces = np.repeat(np.arange(chains * self.pieces_per_chain), used // self.pieces_per_chain)
-        folds = pieces // self.pieces_per_chain * min(chains, THRESHOLDS.folds) // chains if chains > 1 else pieces
+        folds = pieces
+        if chains > 1:
+            folds = pieces // self.pieces_per_chain * min(chains, THRESHOLDS.folds) // chains
         self.members: list[tuple[Fold, np.ndarray, np.ndarray]] = []
         for number in np.unique(folds):
             held = np.flatnonzero(folds == number)
@@ -178,9 +178,9 @@ class Folds:
         return [fold.directions(f[rows[: fold.fitted]], coordinate) for fold, rows, _ in self.members]
 
     def about_first(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return functions ``(chain, draw, p)`` minus their first values ``(n, p)``, without skipped draws; and these.
+        """Return functions ``(chain, draw, p)`` of draws in pieces, minus their first values, as ``(n, p)``; and these.
 
-        So a constant is exactly zero.  Functions that are not finite are 0, and their first value is NaN.
+        So a constant is exactly zero.  A function that is not finite somewhere is 0, and its first value NaN.
         """
         f = values[:, self.skipped :].reshape(-1, values.shape[2])
         finite = np.isfinite(f).all(axis=0)
@@ -195,5 +195,5 @@ def about_means(terms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def count_virial_terms(n: int, d: int) -> int:
-    """Return the number of virial terms for ``n`` draws; with one coordinate it would be the own term ``S_2``."""
+    """Return the number of virial terms to fit on ``n`` draws; none for one coordinate, where it would be ``S_2``."""
     return min(d, THRESHOLDS.virial_terms, n // THRESHOLDS.draws_a_term) if d > 1 else 0

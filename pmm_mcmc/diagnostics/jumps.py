@@ -30,8 +30,9 @@ _HALVINGS = 16
 _MOST_GRADIENTS = 400
 # Error of half a segment over that of the segment, above which it persists.
 _PERSISTS = 0.7
-# Halvings through which an error persists at a jump; and how many such segments are halved further.
+# Halvings in a row through which an error persists where there is a jump.
 _SURE = 3
+# Segments with a jump that are halved further, the worst ones.
 _FEW = 6
 
 
@@ -73,18 +74,20 @@ def largest_jump(draws: np.ndarray, density: Density, rounding: float = 1e-10) -
             chosen = np.concatenate([order[sure][:_FEW], order[~sure]])[: max(_MOST_GRADIENTS - n_grad, 0)]
             if not chosen.size:
                 return 0.0, n_grad
-            start, end = (side.take(chosen) for side in (start, end))
-            middle_x = 0.5 * (start.x + end.x)
+            middle_x = 0.5 * (start.x[chosen] + end.x[chosen])
             middle = _Points(middle_x, *density(middle_x))
             n_grad += len(chosen)
-            start = start.followed_by(middle)
-            end = middle.followed_by(end)
-            previous_error, persisted = (np.tile(values[chosen], 2) for values in (error, persisted))
-            error = _trapezoidal_error(start, end)
-            persisted = np.where(error > _PERSISTS * previous_error, persisted + 1, 0)
-            left = error > THRESHOLDS.jump + rounding * np.maximum(np.abs(start.lp), np.abs(end.lp))
-            start, end = (side.take(left) for side in (start, end))
-            error, persisted = (values[left] for values in (error, persisted))
+            # The first halves of the chosen segments, then the second ones.
+            start = start.take(chosen).followed_by(middle)
+            end = middle.followed_by(end.take(chosen))
+            halved_error = _trapezoidal_error(start, end)
+            persists = halved_error > _PERSISTS * np.tile(error[chosen], 2)
+            persisted = np.where(persists, np.tile(persisted[chosen], 2) + 1, 0)
+            left = halved_error > THRESHOLDS.jump + rounding * np.maximum(np.abs(start.lp), np.abs(end.lp))
+            start = start.take(left)
+            end = end.take(left)
+            error = halved_error[left]
+            persisted = persisted[left]
         probable = np.maximum(start.lp, end.lp) >= points.lp.min()
         return float(np.abs(end.lp - start.lp)[probable].max(initial=0.0)), n_grad
 

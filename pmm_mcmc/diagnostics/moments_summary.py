@@ -75,5 +75,5 @@ class MomentsRun(Run):
         return self.moments["r_hat"]
 
     def keep_apart(self, label: str) -> bool:
-        """Return that it is not known."""
+        """Return False: without draws it is not known."""
         return False

@@ -1,12 +1,12 @@
-r"""A search for necks at the end of a run: narrow places beyond the draws, which chains have hardly entered.
+"""A search for necks of funnels after the draws: narrow places that chains have hardly entered.
 
 The noise of a model that can fit its data exactly is an example: where it is small, all other coordinates are narrow.
 Steps of the run's length turn back there, and chains agree with each other without that tail; no transition diverges.
 
 The mass of the tail is predicted.  Along a coordinate ``z_i`` with which the gradients of the others grow, the marginal
-density is evaluated at places outward from the median of the draws: at each, the others' density is integrated by
-importance sampling from Laplace's Gaussian, at its maximum and with its Hessian matrix by differences of gradients.
-The draws are the check of a prediction: where its bulk is not theirs, it is no evidence (:func:`mass_beyond`).
+density ``p(z_i)`` is computed at places outward from the median of the draws.  At each place the density is maximised
+over the other coordinates, and integrated over them by importance sampling from the Gaussian of Laplace's approximation
+there.  A prediction counts only if its bulk agrees with that of the draws (:func:`mass_beyond`).
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ __all__ = ["MOST_COORDINATES", "MOST_DRAWS", "TAIL", "mass_beyond", "necks_beyon
 
 # Draws whose gradients show whether the posterior narrows.
 MOST_DRAWS = 400
-# Distances of a walk from the median, in half the width of the draws' middle 68 %, towards the neck and away from it.
+# Distances of places from the median of the draws, in their sds (half their middle 68 %), towards the neck and away.
 _TOWARDS = (0.7, 1.4, 2.1, 3.0, 4.0, 5.5, 7.5, 10.0)
 _AWAY = _TOWARDS[:4]
-# Most coordinates of the model, of which each costs a gradient at each place, and most that are walked along.
+# Most coordinates of the model, of which each costs a gradient at each place.
 MOST_COORDINATES = 64
-_WALKED = 2
-# Fall of the log marginal density, in nats, at which a walk ends.
+# Coordinates along which a neck is searched, at most.
+_SEARCHED = 2
+# Fall of the log marginal density, in nats, beyond which no place matters.
 _DEEP = 8.0
 # Twice the rise that the next step of Newton's method promises, in nats, at which it has reached the maximum.
 _ARRIVED = 0.05
-# Hessian matrices of a search for a maximum, steps with each, and the whitened distance of its differences.
+# Hessian matrices of a search for a maximum, and steps with each.
 _HESSIANS = 3
 _STEPS = 8
+# Whitened distance of the gradients whose differences make a Hessian matrix.
 _APART = 1e-3
-# Pairs of draws from Laplace's Gaussian.
+# Antithetic pairs of draws from Laplace's Gaussian.
 _PAIRS = 16
 # Rise of a prediction beyond its maximum, in nats, that 32 draws leave: it ends before a larger one.
 _RISE = 0.5
@@ -54,17 +56,17 @@ def necks_beyond(draws: np.ndarray, coordinates: Coordinates, density: Density) 
     returns log densities of ``z`` with gradients.  The result has the number of ``gradients`` that were evaluated and,
     in ``along``, for each coordinate its number, the ``side`` of the neck, places and log densities there.
     """
-    walk = _Walk(coordinates, density)
+    search = _Search(coordinates, density)
     d = draws.shape[1]
     predictions = []
     if 1 < d <= MOST_COORDINATES and np.isfinite(draws).all():
         with np.errstate(all="ignore"):  # densities that are not finite, or vast
-            predictions = [walk.predicted(draws, i, side) for i, side in walk.narrowing(draws)]
-    return {"gradients": walk.spent, "along": predictions}
+            predictions = [search.predicted(draws, i, side) for i, side in search.narrowing(draws)]
+    return {"gradients": search.spent, "along": predictions}
 
 
-class _Walk:
-    """Walks in whitened coordinates that count what they evaluate."""
+class _Search:
+    """The search in whitened coordinates ``y``, with the number of gradients ``spent``."""
 
     def __init__(self, coordinates: Coordinates, density: Density):
         self._coordinates = coordinates
@@ -81,17 +83,17 @@ class _Walk:
         return self._coordinates._replace(centre=np.zeros(d)).place(np.eye(d))
 
     def narrowing(self, draws: np.ndarray) -> list[tuple[int, int]]:
-        """Return the coordinates with which the others' gradients grow most evenly, and on which side."""
+        """Return the coordinates with which the others' gradients grow most evenly, and on which side, 1 or -1."""
         _, g = self._density(self._coordinates.whiten(draws))
         axes = self._axes(draws.shape[1])
         others = (g**2).sum(axis=1)[:, None] - (g @ axes) ** 2 / (axes**2).sum(axis=0)
         correlation = np.corrcoef(draws.T, np.log(np.maximum(others, 1e-300)).T)[: draws.shape[1], draws.shape[1] :]
         follows = np.nan_to_num(correlation.diagonal())
-        steepest = np.argsort(-np.abs(follows))[:_WALKED]
+        steepest = np.argsort(-np.abs(follows))[:_SEARCHED]
         return [(int(i), int(np.sign(follows[i]))) for i in steepest if abs(follows[i]) > THRESHOLDS.narrowing]
 
     def predicted(self, draws: np.ndarray, i: int, side: int) -> dict[str, Any]:
-        """Return the prediction along coordinate ``i``, as far as it can be walked."""
+        """Return the marginal density of coordinate ``i``, outward on both sides as far as there is a maximum."""
         low, median, high = np.quantile(draws[:, i], [0.16, 0.5, 0.84])
         nearest = draws[np.argmin(np.abs(draws[:, i] - median))]
         start = self._coordinates.whiten(nearest)
@@ -115,14 +117,17 @@ class _Walk:
         }
 
     def _marginal(self, axis: np.ndarray, places: np.ndarray, start: np.ndarray) -> list[float]:
-        """Return log marginal densities at places along an axis, until they are low or there is no maximum."""
+        """Return log marginal densities at places along an axis, in order, until they are low or there is no maximum.
+
+        The search for a maximum begins at ``start``, then where the line through the last two maxima leads.
+        """
         plane = np.linalg.svd(axis[None])[2][1:]  # its rows are the directions across the axis
         log_densities: list[float] = []
         maxima: list[np.ndarray] = []
         y = start
         hessian = None
         for place in places:
-            if len(maxima) > 1:  # straight on
+            if len(maxima) > 1:
                 step = maxima[-1] - maxima[-2]
                 y = maxima[-1] + step * np.clip((place - maxima[-1] @ axis) / (step @ axis), 0.0, 2.0)
             maximum = self._maximum(y + (place - y @ axis) * axis, plane, hessian)
@@ -138,7 +143,10 @@ class _Walk:
     def _maximum(
         self, y: np.ndarray, plane: np.ndarray, hessian: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, float] | None:
-        """Return the maximum within a plane by Newton's method, with its Hessian matrix and log integral."""
+        """Return the maximum in the plane through ``y``, its Hessian matrix there, and the log integral over the plane.
+
+        Newton's method goes on with one ``hessian``, that of the last place, until a step promises little.
+        """
         (lp,), (g,) = self._density(y[None])
         for _ in range(_HESSIANS):
             if hessian is None:
@@ -162,7 +170,10 @@ class _Walk:
     def _higher_point(
         self, y: np.ndarray, lp: float, step: np.ndarray, gain: float
     ) -> tuple[np.ndarray, float, np.ndarray] | None:
-        """Return the end of a step, or of a half, a quarter ... of it, that rises, its log density and gradient."""
+        """Return the end of a step, or of a half, a quarter ... of it, that is higher; None if none is.
+
+        ``gain`` is the rise that the step promises, times two.
+        """
         share = 1.0
         while share > 1e-3:
             (new_lp,), (gradient,) = self._density((y + share * step)[None])
@@ -185,6 +196,7 @@ class _Walk:
         return float(np.logaddexp.reduce(weights) - np.log(len(weights)) - 0.5 * np.log(values).sum())
 
     def _hessian(self, y: np.ndarray, g: np.ndarray, plane: np.ndarray) -> np.ndarray:
+        """Return the negative Hessian matrix within a plane, by differences of gradients."""
         hessian = -(self._density(y + _APART * plane)[1] - g) @ plane.T / _APART
         return 0.5 * (hessian + hessian.T)
 
@@ -201,8 +213,8 @@ def _newton_step(
 
 def mass_beyond(z: np.ndarray, side: int, places: list[float], log_densities: list[float]) -> float:
     """Return the mass predicted beyond the last hundredth of draws ``z`` on a side; 0 where that is no evidence."""
-    z = side * z
-    grid = side * np.array(places)[::side]  # the neck is on the right
+    z = side * z  # so that the neck is on the right
+    grid = side * np.array(places)[::side]
     log_density = np.array(log_densities)[::side]
     low, high, edge = np.quantile(z, [_BULK, 1.0 - _BULK, 1.0 - TAIL])
     if not ((grid >= low) & (grid <= high)).any():

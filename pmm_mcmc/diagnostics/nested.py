@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pmm_mcmc.diagnostics.convergence import normal_scores
+from pmm_mcmc.diagnostics.convergence import normal_scores, split
 from pmm_mcmc.diagnostics.parameters import Parameters, checked
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 
@@ -79,15 +79,11 @@ def nested_r_hat(dt: Any, var_names: Any = None, superchains: int | Sequence[int
 def _statistic(values: np.ndarray, member: np.ndarray) -> np.ndarray:
     """Return the statistic of parameters ``(chain, draw, p)``; ``member`` are the chains' superchain numbers."""
     x = np.moveaxis(values, 2, 0)
-    draws = x.shape[2]
     with np.errstate(all="ignore"):  # constants, chains that do not move, and values that are not finite
-        if draws < THRESHOLDS.fewest_of_chain:
+        if x.shape[2] < THRESHOLDS.fewest_of_chain:
             statistic = _formula(x, member)
         else:
-            half = draws // 2
-            split = np.concatenate([x[..., :half], x[..., draws - half :]], axis=1)
-            scores, middle = normal_scores(split)
-            folded, _ = normal_scores(np.abs(split - middle[:, None, None]))
+            scores, folded = normal_scores(split(x))
             member = np.concatenate([member, member])
             statistic = np.fmax(_formula(scores, member), _formula(folded, member))
     return np.where(np.isfinite(values).all(axis=(0, 1)), statistic, np.nan)

@@ -1,4 +1,4 @@
-"""How far a run was non-centred, and the positions of its gradients."""
+"""How far a run was non-centred."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import xarray as xr
 
 from pmm_mcmc.diagnostics.parameters import checked
 
-__all__ = ["NONCENTRING", "WORDS", "noncentring", "sampled_positions"]
+__all__ = ["NONCENTRING", "WORDS", "noncentring"]
 
 # Attributes of a result: the numbers of the non-centring, and what is non-centred, in words.
 NONCENTRING = "noncentring"
@@ -58,9 +58,3 @@ def _like(draws: xr.DataArray | None, name: str, values: np.ndarray) -> xr.DataA
     if one is not None and one.shape == values.shape:
         return one.copy(data=values)
     return xr.DataArray(values, dims=[f"{name}_dim_{i}" for i in range(values.ndim)])
-
-
-def sampled_positions(stats: Any) -> np.ndarray:
-    """Return the positions ``(chain, draw, d)`` at which the gradients of a result were taken."""
-    name = "noncentred" if "noncentred" in stats else "unconstrained"
-    return np.asarray(stats[name].values, dtype=float)

@@ -35,6 +35,8 @@ def checked(dt: Any) -> Any:
                     f"dt: {name!r} in its posterior has dimensions {variable.dims}: must have 'chain' and 'draw', "
                     "as az.from_dict names them"
                 )
+        if not all(dt[group].sizes.get(dim, 1) for dim in dims):
+            raise ValueError("dt: has no draws, as of a run that was stopped in warm-up; go on with pmm.extend(dt)")
         return dt
     remedy = "pass what pmm.sample or pm.sample returned, or pmm.open(...)"
     if hasattr(dt, "groups") and hasattr(dt, "posterior"):

@@ -14,13 +14,12 @@ from scipy.special import gammaincinv
 
 from pmm_mcmc.diagnostics.folds import Folds
 from pmm_mcmc.diagnostics.identity import fails_as_at_an_edge, identity_of, whitened_identity
-from pmm_mcmc.diagnostics.modes import Mode
 from pmm_mcmc.diagnostics.nested import nested_r_hat
-from pmm_mcmc.diagnostics.noncentred import sampled_positions
 from pmm_mcmc.diagnostics.parameters import Parameters, checked, coordinate_of
 from pmm_mcmc.diagnostics.table import selected, table_of
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.diagnostics.unadjusted import biases_of
+from pmm_mcmc.warmup.other_modes import OTHER_MODES, OtherModes
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, poisson_limit
 from pmm_mcmc.warmup.stein_identity import Identity
 from pmm_mcmc.warmup.thresholds import THRESHOLDS as WARMUP
@@ -79,11 +78,12 @@ class Run:
         """Whether a method of this package made the draws."""
         return "n_grad_total" in self.stats or "gradient" in self.stats or self.ladder is not None
 
-    def setting(self, name: str) -> np.ndarray | None:
-        """Return a number of the setting, such as ``steps_per_draw``: an attribute or, by PyMC's loop, a statistic."""
-        if name in self.posterior.attrs:
-            return np.asarray(self.posterior.attrs[name])
-        return self.stats[name].values if name in self.stats else None
+    @property
+    def transitions(self) -> int:
+        """Number of transitions of all chains, 0 where it is not known."""
+        if "steps_per_draw" in self.posterior.attrs:
+            return int(self.posterior.attrs["steps_per_draw"] * self.chains * self.draws)
+        return int(self.stats["steps_per_draw"].sum()) if "steps_per_draw" in self.stats else 0
 
     @property
     def has_gradients(self) -> bool:
@@ -113,11 +113,15 @@ class Run:
         return bool(self.findings.get("jump", 0.0))
 
     @property
-    def other_mode(self) -> Mode | None:
-        """Another mode that the search for modes has met; results of PyMC's loop have them in their statistics."""
+    def other_modes(self) -> OtherModes | None:
+        """What the search for modes has met elsewhere; of a search by each chain, as in PyMC's loop, the heaviest."""
+        searches = []
         if "modes" in self.findings:
-            return Mode.of_finding(self.findings["modes"])
-        return Mode.of_statistics(self.stats, self.chains)
+            searches = [OtherModes(*(self.findings["modes"][name] for name in OTHER_MODES))]
+        elif "other_modes" in self.stats:
+            last = [np.reshape(self.stats[name].values, (self.chains, -1))[:, -1].tolist() for name in OTHER_MODES]
+            searches = [OtherModes(*search) for search in zip(*last, strict=True)]
+        return max((each for each in searches if each.mass > 0.0), key=lambda each: each.mass, default=None)
 
     # -- parameters --------------------------------------------------------------------------------------------------
 
@@ -218,11 +222,6 @@ class Run:
         return degrees_of_freedom(self.chains, self.draws, THRESHOLDS.identity_pieces)
 
     @property
-    def degrees(self) -> int:
-        """Degrees of freedom of standard errors of corrected estimates."""
-        return degrees_of_freedom(self.chains, self.draws)
-
-    @property
     def has_edge(self) -> bool:
         """Whether the identity fails as at an edge or a jump of the density."""
         if self.identity is None:
@@ -310,7 +309,8 @@ def read(dt: Any) -> Run:
     groups = {name: dt[name] if name in dt.children else None for name in ("ladder", "equilibration")}
     run = Run(dt["posterior"].dataset, dt["sample_stats"] if "sample_stats" in dt.children else {}, **groups)
     if "gradient" in run.stats and "unconstrained" in run.stats and run.enough:
+        sampled = "noncentred" if "noncentred" in run.stats else "unconstrained"
         run.position = np.asarray(run.stats["unconstrained"].values, dtype=float)
+        run.sampled_position = np.asarray(run.stats[sampled].values, dtype=float)
         run.gradient = np.asarray(run.stats["gradient"].values, dtype=float)
-        run.sampled_position = sampled_positions(run.stats)
     return run

@@ -20,7 +20,7 @@ _TABLES: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()
 
 
 def tables_of(dt: Any) -> dict[str, Any]:
-    """Return the dictionary of tables of a result, to be added to; equal data share one, whatever object holds them."""
+    """Return the tables of a result by name, in a dictionary that callers add to; results with equal data share one."""
     key = tuple((group, *_digest(dt[group].to_dataset())) for group in _GROUPS if group in dt.children)
     tables = _TABLES.setdefault(key, {})
     _TABLES.move_to_end(key)

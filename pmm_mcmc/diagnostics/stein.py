@@ -29,6 +29,7 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -98,15 +99,15 @@ def solve_slopes(gram: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _fit(
-    terms: np.ndarray, values: np.ndarray, shared: tuple[np.ndarray, np.ndarray]
+    terms: np.ndarray, values: np.ndarray, virial: Sequence[np.ndarray]
 ) -> dict[int | str, tuple[np.ndarray, np.ndarray]]:
     """Return for each set of terms the coefficients of the own ``(order, p)`` and of the virial terms ``(m, p)``.
 
-    ``terms`` ``(3, n, p)`` are the own terms of functions with ``values`` ``(n, p)``; ``shared`` are the virial terms
+    ``terms`` ``(3, n, p)`` are the own terms of functions with ``values`` ``(n, p)``; ``virial`` are the virial terms
     about their means ``(n, m)``, and the inverse of their normal matrix, with a ridge.
     """
     p = values.shape[1]
-    h, inverse = shared
+    h, inverse = virial
     t = terms - terms.mean(axis=1, keepdims=True)
     f = values - values.mean(axis=0)
     gram = np.empty((p, 3, 3))
@@ -121,6 +122,7 @@ def _fit(
     }
     if not h.shape[1]:
         return coefficients | {_VIRIAL: coefficients[ORDERS[-1]]}
+    # Normal equations of both sets of terms, from which the virial ones are eliminated first.
     with_terms = np.stack([h.T @ term for term in t])
     with_values = h.T @ f
     by_terms = inverse @ with_terms
@@ -156,16 +158,17 @@ def corrected(
     pieces = {name: np.empty((chains * folds.pieces_per_chain, p)) for name in (*ORDERS, _VIRIAL)}
     for (fold, rows, numbers), direction in zip(folds.members, directions, strict=True):
         n = fold.fitted
-        h, inverse, shared = fold.virial()
-        shape = (len(numbers), (len(rows) - n) // len(numbers))
-        shared = shared.reshape(*shape, shared.shape[1]).mean(axis=1)
+        *fitted_virial, virial = fold.virial()
+        shape = (len(numbers), (len(rows) - n) // len(numbers))  # pieces and draws of each
+        virial_means = virial.reshape(*shape, virial.shape[1]).mean(axis=1)
         u, s1 = fold.along(direction)
         for block in np.array_split(np.arange(p), -(-p * len(rows) // _BLOCK)):
             terms = np.stack(own_terms(u[:, block], s1[:, block]))
-            single = terms[:, n:].reshape(3, *shape, len(block)).mean(axis=2)
+            term_means = terms[:, n:].reshape(3, *shape, len(block)).mean(axis=2)
             means = f[rows[n:, None], block].reshape(*shape, len(block)).mean(axis=1)
-            for name, (slopes, more) in _fit(terms[:, :n], f[rows[:n, None], block], (h, inverse)).items():
-                explained = np.einsum("iwp,ip->wp", single[: len(slopes)], slopes) + shared[:, : len(more)] @ more
+            for name, (slopes, more) in _fit(terms[:, :n], f[rows[:n, None], block], fitted_virial).items():
+                explained = np.einsum("iwp,ip->wp", term_means[: len(slopes)], slopes)
+                explained += virial_means[:, : len(more)] @ more
                 pieces[name][np.ix_(numbers, block)] = means - explained
     plain = f.reshape(chains * folds.pieces_per_chain, -1, p).mean(axis=1)
     return _estimates(pieces, plain, f.std(axis=0), origin, folds, unbiased)
@@ -189,9 +192,7 @@ def _estimates(
     estimate, error, mean_square = _by_best_terms(pieces, sd, folds)
     limit = THRESHOLDS.gain_of_one
     if mean_square * THRESHOLDS.gain_of_all > np.mean((plain_se / sd) ** 2):
-        limit /= (
-            THRESHOLDS.gain_of_all
-        )  # corrections do not help most functions: those that they do help must gain more
+        limit /= THRESHOLDS.gain_of_all  # corrections help few functions, which must gain more
     ratio = error**2 / np.maximum(plain_se**2, 1e-300)
     used = (ratio < limit) & np.isfinite(origin)
     unexplained = np.minimum(np.sqrt(ratio), 1.0)

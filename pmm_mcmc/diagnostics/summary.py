@@ -83,10 +83,10 @@ def summary(
     """
     if "posterior_mean" in checked(dt).children:
         return _of_moments(dt, {"var_names": var_names, **options})
-    judgement = verdict(dt)
-    extra = _BIAS if tables_of(dt)["unadjusted"] else ()
     selection = {name: options[name] for name in ("filter_vars", "coords") if name in options}
     labels = _labels(dt, var_names, **selection)
+    judgement = verdict(dt)
+    extra = _BIAS if tables_of(dt)["unadjusted"] else ()
     if kind == "short":
         unknown = set(options) - set(selection)
         if unknown:

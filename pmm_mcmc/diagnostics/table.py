@@ -88,8 +88,8 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
 def selected(run: Run) -> np.ndarray:
     """Return the numbers of the parameters that a verdict judges: all or, of very many, the most suspect.
 
-    The free variables, which come first, are all judged; deterministics are functions of them.  Of these, the worst are
-    judged by the standard errors between batches of the mean, and of the variance.
+    The first ones, which are the free variables, are always judged.  Of the others, deterministics, those are judged
+    whose mean, or variance, has the largest standard errors between batches.
     """
     p = len(run.parameters)
     always = THRESHOLDS.always_without_gradients

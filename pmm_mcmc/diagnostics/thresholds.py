@@ -2,10 +2,9 @@
 
 Biases are in posterior standard deviations.  The verdict trusted none of 1,288 replicates with a bias above 0.1, and
 refused 790 of 5,112 with a bias below 0.05 and enough draws (``benchmarks/frozen/calibration.txt``).  Each threshold
-was then halved and doubled (near 1: its distance from 1) on 24 runs, of which 16 are trusted as they are, and again on
-their first 25 draws and at twice the step (``benchmarks/frozen/thresholds.txt``, whose names these are).  "Half,
-double: 5, 7 of 24 runs differ, trusted 16, 18 in place of 16" says: with half the threshold 5 verdicts change and 16
-runs are trusted, with twice the threshold 7 and 18.
+was then halved and doubled (near 1: its distance from 1) on 24 runs, of which 16 are trusted as they are
+(``benchmarks/frozen/thresholds.txt``).  "Changes 7, 7 of 24 runs, trusted 16, 18" says: with half the threshold 7
+verdicts change and 16 runs are trusted, with twice the threshold 7 and 18.
 """
 
 from __future__ import annotations
@@ -22,27 +21,26 @@ class Thresholds:
     # -- what makes a run not trusted --------------------------------------------------------------------------------
 
     r_hat: float = 1.01
-    """Largest r_hat: PyMC's own, since a run that PyMC warns of is not to be trusted here.  Half, double: 24, 24 of 24
-    runs differ, trusted 1, 17 in place of 16 (at twice the step 3, 5 in place of 5)."""
+    """Largest r_hat: PyMC's own, since a run that PyMC warns of is not to be trusted here.  Changes 24, 24 of 24 runs,
+    trusted 1, 17."""
     bias: float = 0.075
     """Largest bias of a mean or a standard deviation: with an error of its own it stays below 0.1, twice the default
-    ``target_bias``.  Half, double: 5, 5 of 24 runs differ, trusted 16, 16 in place of 16."""
+    ``target_bias``.  Changes 5, 5 of 24 runs."""
     unstable_rate: float = 1e-3
     """Unstable transitions for each effective draw; two in a thousand let a mean through that was off by 0.1 (an item
-    response model).  Half, double: none of 24 runs differs."""
+    response model).  Changes no run."""
     identity_excess: float = 0.075
-    """Excess of the Stein identity over 1 in one coordinate, if it is beyond chance.  Half, double: 3, 3 of 24 runs
-    differ, trusted 16, 16 in place of 16."""
+    """Excess of the Stein identity over 1 in one coordinate, if it is beyond chance.  Changes 3, 3 of 24 runs."""
     identity_pieces: int = 64
     """Batches of all chains together that standard errors of the identity are computed from.  By 16 seven regressions
     of posteriordb (``nes``) were refused together, at one seed of 31, with standard errors that were low by half, and
     4 % of antithetic runs (correlation -.9, four chains of 1,000), which are .5 % with 64 and errors from
     autocorrelations."""
     identity_mean_square: float = 0.01
-    """Half the mean squared excess of the identity over all coordinates.  Half, double: none of 24 runs differs."""
+    """Half the mean squared excess of the identity over all coordinates.  Changes no run."""
     widest: float = 1.0
     """Largest excess of the identity that a long step explains: steps that are too long widen, but do not double a
-    variance.  Half, double: none of 24 runs differs."""
+    variance.  Changes no run."""
     mass: float = 0.01
     """Smallest mass of other modes, relative to the chains' own, that makes a run not trusted; a tenth of it is
     mentioned."""
@@ -69,8 +67,7 @@ class Thresholds:
     believed: .02 to .06 where it was right."""
     edge_z: float = 1.5
     """Factor on the limit of chance beyond which the identity fails as at an edge of the density: there it fails by
-    tens of standard errors, and chance reaches this once in 1e5 runs that are refused for it.  Half, double: none of 24
-    runs differs."""
+    tens of standard errors, and chance reaches this once in 1e5 runs that are refused for it.  Changes no run."""
 
     # -- where draws are not corrected -------------------------------------------------------------------------------
 
@@ -81,13 +78,13 @@ class Thresholds:
     # -- what leaves a run undecided ---------------------------------------------------------------------------------
 
     fewest: int = 20
-    """Draws of all chains below which nothing is judged: too few to fit the correction on other draws.  Half, double:
-    none of 24 runs differs."""
+    """Draws of all chains below which nothing is judged: too few to fit the correction on other draws.  Changes no
+    run."""
     fewest_of_chain: int = 4
     """Draws of each chain below which ArviZ has no r_hat or effective sample size: halves of one draw do not vary."""
     mcse: float = 0.05
-    """Standard error of a plain mean; two standard errors of a corrected mean may be twice this.  Half, double: 22, 2
-    of 24 runs differ, trusted 0, 16 in place of 16 (at twice the step 0, 6 in place of 5)."""
+    """Standard error of a plain mean; two standard errors of a corrected mean may be twice this.  Changes 22, 2 of 24
+    runs, trusted 0, 16."""
 
     # -- which parameters are judged ---------------------------------------------------------------------------------
 
@@ -103,24 +100,23 @@ class Thresholds:
 
     gain_of_all: float = 1.25
     """Factor by which corrections must reduce the mean squared standard error of all functions to be used throughout;
-    if they do not, ``gain_of_one`` is smaller by it.  Half, double: 0, 1 of 24 runs differ, trusted 16, 16 in place of
-    16.  Without it corrected intervals cover too rarely (``tests/diagnostics/test_virial_terms.py``)."""
+    if they do not, ``gain_of_one`` is smaller by it.  Changes 0, 1 of 24 runs.  Without it corrected intervals cover
+    too rarely (``tests/diagnostics/test_virial_terms.py``)."""
     gain_of_one: float = 0.5
-    """Squared standard error of a corrected function over the raw one's, at most.  Half, double: 7, 7 of 24 runs
-    differ, trusted 16, 18 in place of 16."""
+    """Squared standard error of a corrected function over the raw one's, at most.  Changes 7, 7 of 24 runs, trusted 16,
+    18."""
     gain_of_virial: float = 1.5
-    """Factor by which virial terms, which are many, must reduce one function's squared standard error further.  Half,
-    double: 4, 3 of 24 runs differ, trusted 16, 16 in place of 16."""
+    """Factor by which virial terms, which are many, must reduce one function's squared standard error further.  Changes
+    4, 3 of 24 runs."""
     beyond_doubt: float = 2.0
-    """A bias larger than this many standard errors is real; the part its correction leaves then counts as error.  Half,
-    double: 7, 2 of 24 runs differ, trusted 15, 16 in place of 16."""
+    """A bias larger than this many standard errors is real; the part its correction leaves then counts as error.
+    Changes 7, 2 of 24 runs, trusted 15, 16."""
     virial_terms: int = 300
     """Virial terms at most; sums of neighbours where there are more coordinates.  Bounds time."""
     draws_a_term: int = 20
-    """Draws for each virial term, at least.  Half, double: 0, 4 of 24 runs differ, trusted 16, 16 in place of 16."""
+    """Draws for each virial term, at least.  Changes 0, 4 of 24 runs."""
     ridge: float = 0.005
-    """Ridge of the virial terms for each draw, over the variance of a term.  Half, double: 3, 4 of 24 runs differ,
-    trusted 16, 16 in place of 16."""
+    """Ridge of the virial terms for each draw, over the variance of a term.  Changes 3, 4 of 24 runs."""
     folds: int = 16
     """Groups of chains that are left out in turn, at most.  With ``fitted_draws`` it bounds time: 512 chains take 2.4 s
     in place of 83 s of CPU."""

@@ -8,7 +8,7 @@ import pandas as pd
 
 from pmm_mcmc.diagnostics.statement import MORE, Reason, reason_of_largest
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
-from pmm_mcmc.warmup.standard_errors import largest_t
+from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, largest_t
 
 if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.reading import Run
@@ -41,10 +41,8 @@ def unstable(run: Run) -> Reason | None:
     if count <= limit:
         return None
     flags = run.stats["unstable"].values > 0
-    steps = run.setting("steps_per_draw")
-    transitions = 0 if steps is None else int(steps.sum() if steps.ndim else steps * run.chains * run.draws)
     where = run.place(flags.reshape(run.chains, run.draws, -1).any(axis=2)) if flags.ndim > 1 else ""
-    text = f"{count} of {transitions} transitions were unstable{where}, limit {limit}"
+    text = f"{count} of {run.transitions} transitions were unstable{where}, limit {limit}"
     remedy = ADJUST
     by_model = int(run.stats["model_failures"].sum()) if "model_failures" in run.stats else 0
     if 2 * by_model > count:
@@ -68,7 +66,7 @@ def bias_of_sd(run: Run) -> Reason | None:
 def _bias(run: Run, moment: str, removed: Any) -> Reason | None:
     """Return a reason for the largest bias of a moment, beyond chance; the correction ``removed`` a share of it."""
     bias = run.biases[moment]
-    beyond_chance = bias > largest_t(len(bias), run.degrees) * run.biases[f"{moment}_se"]
+    beyond_chance = bias > largest_t(len(bias), degrees_of_freedom(run.chains, run.draws)) * run.biases[f"{moment}_se"]
     text = f"the {moment} of {{label}} is off by {{value}} % of a posterior sd, limit {{limit}} %"
     biases = (bias / removed)[beyond_chance]
     return reason_of_largest("bias", text, ADJUST, biases, THRESHOLDS.bias, digits=1, percent=True)

@@ -22,7 +22,6 @@ from pmm_mcmc.diagnostics.recent_tables import tables_of
 from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, format_with_limit, reason_of_largest, verdict_of
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.diagnostics.unadjusted import ADJUST
-from pmm_mcmc.warmup.stein_identity import Identity
 from pmm_mcmc.warmup.thresholds import THRESHOLDS as WARMUP
 
 __all__ = ["Reason", "Verdict", "asks_for_more", "checks_of", "judge", "last_message", "verdict"]
@@ -209,43 +208,39 @@ def equilibration(run: Run) -> Reason | None:
 
 def identity(run: Run) -> Reason | None:
     """Return a reason if the Stein identity fails, in one coordinate or on average over all."""
-    of_coordinates = run.identity
-    if of_coordinates is None or run.jumps:  # at a jump it lacks a boundary term
+    each = run.identity
+    if each is None or run.jumps:  # at a jump it lacks a boundary term
         return None
     whitened = run.whitened_identity
     degrees = run.identity_degrees
-    failing = fails(of_coordinates, degrees)
-    if failing.any():
-        return _identity_in_one(run, of_coordinates, failing, "E[x dF/dx] of {} is {}, limit {}")
-    if run.adjusted and whitened is not None:
-        failing = fails(whitened, degrees)
-        if failing.any():
-            text = "E[y dF/dy] of the whitened coordinate y most like {} is {}, limit {}"
-            return _identity_in_one(run, whitened, failing, text)
-    if whitened is not None:
-        return _identity_on_average(run, whitened, "E[y dF/dy] of whitened coordinates y")
-    return _identity_on_average(run, of_coordinates, "E[x dF/dx]")
-
-
-def _identity_in_one(run: Run, each: Identity, failing: np.ndarray, text: str) -> Reason:
-    """Return the reason for the worst of the coordinates in which the identity fails."""
+    symbols = "E[x dF/dx] of {}"
+    failing = fails(each, degrees)
+    if run.adjusted and whitened is not None and not failing.any():
+        each = whitened
+        symbols = "E[y dF/dy] of the whitened coordinate y most like {}"
+        failing = fails(each, degrees)
+    if not failing.any():
+        return _identity_on_average(run, degrees)
     worst = int(np.argmax(np.abs(each.excess) * failing))
     label = run.coordinate(worst)
     value, limit = _value_and_limit(each.excess[worst])
-    text = text.format(label, *format_with_limit(value, limit, 3))
-    return Reason("identity", text, _remedy_of_identity(run, bool(each.excess[worst] < 0.0)), label, value, limit)
+    shown, against = format_with_limit(value, limit, 3)
+    text = f"{symbols.format(label)} is {shown}, limit {against}"
+    return Reason("identity", text, _remedy_of_identity(run, value < 1.0), label, value, limit)
 
 
-def _identity_on_average(run: Run, each: Identity, symbols: str) -> Reason | None:
-    """Return a reason if the identity fails on average over all coordinates."""
-    if not fails_on_average(each, run.identity_degrees):
+def _identity_on_average(run: Run, degrees: int) -> Reason | None:
+    """Return a reason if the identity, of whitened coordinates if these can be had, fails on average over all."""
+    each = run.identity if run.whitened_identity is None else run.whitened_identity
+    if each is None or not fails_on_average(each, degrees):
         return None
+    symbols = "E[x dF/dx]" if run.whitened_identity is None else "E[y dF/dy] of whitened coordinates y"
     worst = int(np.argmax(np.abs(each.excess)))
     label = run.coordinate(worst)
     value, limit = _value_and_limit(each.excess[worst])
+    shown, _ = format_with_limit(value, limit, 2)
     average = np.sqrt(2.0 * each.mean_square)
     highest = np.sqrt(2.0 * THRESHOLDS.identity_mean_square)
-    shown, _ = format_with_limit(value, limit, 2)
     text = f"{symbols} is {shown} for {label} and off 1 by {average:.2f} on average, limit {highest:.2f}"
     return Reason("identity", text, _remedy_of_identity(run, bool(each.excess.mean() < 0.0)), label, value, limit)
 
@@ -271,7 +266,7 @@ def _remedy_of_identity(run: Run, narrow: bool) -> str:
 
 def modes(run: Run) -> Reason | None:
     """Return a reason if a mode that no chain visits has a hundredth of the mass of theirs."""
-    mode = run.other_mode
+    mode = run.other_modes
     text = unvisited_mode(run)
     if mode is None or not text:
         return None

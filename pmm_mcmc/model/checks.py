@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+from pymc.logprob.utils import ParameterValueError
 from pymc.util import get_transformed_name
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor import as_tensor
+from pytensor.tensor.random.op import RandomVariable
 
 from pmm_mcmc.model.initial_points import checked_values, for_chains
 from pmm_mcmc.model.interpreted import python_function
@@ -94,12 +97,19 @@ def missing_data(model: pm.Model, point: Mapping[str, np.ndarray]) -> str:
     for node, array in held.items():
         if np.ma.is_masked(array):  # as pm.set_data leaves them
             return f"{node.name}: {np.ma.count_masked(array)} of {array.size} data are missing; {remedy}"
+    for rv in model.observed_RVs:
+        array = held.get(model.rvs_to_values[rv], np.zeros(0))
+        if np.isinf(array).any():
+            return f"{rv.name}: {np.isinf(array).sum()} of {array.size} observed values are infinite; leave these out"
     if not any(np.isnan(array).any() for array in held.values()):
         return ""
     for term in (*model.observed_RVs, *model.potentials):
         graph = model.logp(vars=[term], sum=False)[0]
         inputs = [var for var in model.value_vars if var in set(ancestors([graph]))]
-        (values,) = python_function(inputs, [graph])(*(point[var.name] for var in inputs))
+        try:
+            (values,) = python_function(inputs, [graph])(*(point[var.name] for var in inputs))
+        except ParameterValueError:  # of a distribution that refuses a NaN
+            return f"{term.name}: its parameters are NaN, since data are; {remedy}"
         indices = np.argwhere(np.isnan(values))
         if len(indices):
             place = f", the first at {indices[0].tolist()}" if values.ndim else ""
@@ -133,7 +143,22 @@ def check_initvals(model: pm.Model, initvals: Any, chains: int) -> None:
         if transformed & set(named) or any(None in shapes.get(name, ()) for name in named):
             shapes = {n: tuple(map(int, s)) for n, s in model.eval_rv_shapes().items() if n in shapes or n in named}
         # Other values are ways to find one, such as "prior".
-        checked_values({n: v for n, v in named.items() if n not in shapes or not _is_strategy(v)}, shapes, "the model")
+        numbers = {n: v for n, v in named.items() if n not in shapes or not _is_strategy(v)}
+        for name, value in checked_values(numbers, shapes, "the model").items():
+            if name not in transformed and _is_outside(model, model[name], value):
+                raise ValueError(f"initvals[{name!r}]={numbers[name]!r}: is outside the support of {name}")
+
+
+def _is_outside(model: pm.Model, rv: Any, value: np.ndarray) -> bool:
+    """Return whether a variable cannot have a value, as far as its transform says so."""
+    transform = model.rvs_to_transforms[rv]
+    if transform is None:
+        return False
+    unconstrained = transform.forward(as_tensor(value), *rv.owner.inputs)
+    if any(node.owner is not None and isinstance(node.owner.op, RandomVariable) for node in ancestors([unconstrained])):
+        return False
+    with np.errstate(all="ignore"):
+        return not np.isfinite(python_function([], [unconstrained])()[0]).all()
 
 
 def _is_strategy(value: Any) -> bool:

@@ -88,7 +88,7 @@ def bad_start_message(model: pm.Model, point: dict[str, np.ndarray]) -> str:
     names = ", ".join(f"{name} ({value})" for name, value in bad.items()) or "none by itself: only the gradient"
     return (
         "the log density or its gradient is not finite at the initial point. Terms that are not finite: "
-        f"{names}. Start elsewhere with pm.sample(initvals=...), or look at model.debug()"
+        f"{names}. Start elsewhere with initvals=, or look at model.debug()"
     )
 
 

@@ -34,7 +34,7 @@ def groups_of(plan: SamplingPlan, chunk: Chunk, tuned: TunedParameters, n_grad: 
 
 
 class Gathered:
-    """The arrays of a chunk, filled from batches of chains and parts of the draws."""
+    """Arrays of ``rows`` draws of all ``chains``, filled with draws of some chains at a time."""
 
     def __init__(self, chains: int, rows: int):
         self._shape = chains, rows
@@ -53,7 +53,7 @@ class Gathered:
                 destination[name][chains, start : start + values.shape[1]] = values
 
     def upto(self, rows: int) -> Groups:
-        """Return the first ``rows`` draws."""
+        """Return the first ``rows`` draws of all chains."""
         if rows == self._shape[1]:
             return self.groups
         return {

@@ -77,6 +77,10 @@ class Console:
         self._interrupt.check()
         self._heartbeat.say("Preparing the method")
 
+    def checks(self) -> None:
+        """Show that the draws are checked, if that takes more than a second."""
+        self._heartbeat.say("Checking the draws", at_once=False)
+
     def prepared(self) -> None:
         """End the heartbeat, and the time of preparation."""
         self._interrupt.check()
@@ -119,17 +123,25 @@ class Console:
     def interrupted(self, stopped: StopRequest, done: int, draws: int, unit: str) -> None:
         """Warn that a run has ended early."""
         lost = stopped.number == signal.SIGTERM and self._request.store is None
-        outcome = "in memory only: store= would keep them"
-        if not lost:
-            more = "pmm.extend(dt, model=model)" if self._request.store is None else "store= and resume=True"
-            outcome = f"kept, and go on with {more}"
-        _log.warning("Sampling was stopped after %d of %d draws of each %s; they are %s", done, draws, unit, outcome)
+        more = "pmm.extend(dt, model=model)" if self._request.store is None else "store= and resume=True"
+        outcome = "in memory only: store= would keep them" if lost else f"kept, and go on with {more}"
+        if done:
+            place = f"after {done} of {draws} draws of each {unit}"
+            _log.warning("Sampling was stopped %s; they are %s", place, outcome)
+        else:
+            _log.warning("Sampling was stopped before the first draw: go on with %s", more)
 
     def verdict(self, result: xr.DataTree) -> None:
         """Log the verdict, if it is asked for."""
         if not self._request.compute_convergence_checks:
             return
+        self.checks()
         try:
-            _log.log(*last_message(result))
+            message = last_message(result)
         except Exception:  # no error here may lose the draws
             _log.exception("No verdict on this run, for an error in it; the draws are kept")
+        else:
+            self._heartbeat.stop()
+            _log.log(*message)
+        finally:
+            self._heartbeat.stop()

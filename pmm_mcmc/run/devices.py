@@ -6,15 +6,19 @@ import numbers
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.user_density import LogDensity, PointerDensity
 
+if TYPE_CHECKING:
+    from pmm_mcmc.run.request import Request
+
 __all__ = [
-    "Jax", "backend_of", "check_choice", "check_count", "cores", "jax_engine", "platforms", "threads_of",
+    "Jax", "backend_of", "check_backend", "check_choice", "check_count", "cores", "jax_engine", "platforms",
+    "threads_of",
 ]  # fmt: skip
 
 _DEVICES = ("auto", "cpu", "gpu", "tpu")
@@ -97,6 +101,24 @@ def backend_of(model: Any, backend: str) -> str:
         what = "a C function; use backend='numba'" if model.runs_on == "numba" else "a JAX function; use backend='jax'"
         raise ValueError(f"backend={backend!r}: this LogDensity is {what} or 'auto'")
     return model.runs_on
+
+
+def check_backend(request: Request, backend: str) -> None:
+    """Raise ``ValueError`` for what a request asks of a backend that cannot do it."""
+    if request.step.arguments.option == 1 and backend == "jax":
+        raise ValueError(
+            "option=1 does not run on JAX, where all chains evaluate one midpoint a step: leave option out, or sample "
+            "a PyMC model with backend='numba'"
+        )
+    if request.cores is not None and backend == "jax":
+        raise ValueError(
+            f"cores={request.cores!r}: is the number of numba's threads; JAX chooses its own, leave it out"
+        )
+    if request.adjusted and request.precision != "float64":
+        raise ValueError(
+            f"precision={request.precision!r}: the Metropolis test of adjusted draws needs the log density in double "
+            "precision; give adjusted=False for unadjusted draws, or leave precision out"
+        )
 
 
 def threads_of(threads: int | None, density: PointerDensity) -> int:

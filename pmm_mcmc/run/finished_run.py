@@ -1,4 +1,8 @@
-"""A finished run, read from its result: what a run goes on from, or what another one starts from."""
+"""A finished run, read from its result: ``pmm.extend`` goes on with it, and ``start=`` begins from its setting.
+
+A run that starts from another evaluates the new density at draws of that one.  Unless these rule it out, its chains
+begin at some of them, and its first block tries the setting (:mod:`pmm_mcmc.warmup.warm_start`).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from pmm_mcmc import steps
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import TunedParameters, chains_of, empty_state, in_model_coordinates, log_det_of
+from pmm_mcmc.engines.contract import Engine, TunedParameters, chains_of, empty_state, in_model_coordinates, log_det_of
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.run.chunks import Groups
@@ -117,8 +121,6 @@ class FinishedRun(NamedTuple):
         identity, arguments, run = decode(data, TYPES, name)
         return cls(result, identity, run, arguments)
 
-    # -- of a run that goes on ---------------------------------------------------------------------------------------
-
     def step(self) -> Any:
         """Return a step with the arguments of the run."""
         assert self.arguments is not None
@@ -130,8 +132,6 @@ class FinishedRun(NamedTuple):
         if missing:
             raise ValueError(f"dt: {missing[0]} has been taken out of it; give the result as it was returned")
         return {g: {n: np.asarray(self.result[g][n].values) for n in names} for g, names in empty.items()}
-
-    # -- of a run from which another starts --------------------------------------------------------------------------
 
     def check(self, arguments: MethodArguments, names: Sequence[str]) -> None:
         """Raise ``ValueError`` if the step is another one than that of a new run, or its coordinates are others."""
@@ -171,46 +171,58 @@ class FinishedRun(NamedTuple):
 
     def begin(self, plan: SamplingPlan, request: Request, trial: WarmStart, rng: np.random.Generator) -> Run:
         """Return a run that tries the setting or, if former draws show that it does not fit, one from a cold start."""
-        engine = plan.engine
         chains = request.chains
         setting = self.setting
         noncentring = setting.coordinates.density_parameters
-        ensemble = Ensemble(np.empty((chains, 0)), np.empty((chains, 0)), np.empty((chains, 2)))
-        warming = Warming(ensemble, setting, None, np.zeros(chains, np.int64))
-        run = Run(warming, True, 0, np.zeros(chains, np.int64), warm_start=trial)
-        if (0 if noncentring is None else len(noncentring)) != engine.structure.n_parameters:
+        n_grad = np.zeros(chains, np.int64)
+        if (0 if noncentring is None else len(noncentring)) != plan.engine.structure.n_parameters:
             trial.end(DROPPED, "the hierarchy is another")
-            run.start_cold(plan, request.tune, rng)
-            return run
-        x, lp = self.draws(number_of_candidates(chains))
-        z, _ = engine.structure.to_z(x, noncentring)
-        state = empty_state(setting.coordinates.whiten(z), np.zeros(engine.d))
-        evaluation = engine.evaluate(setting.coordinates, state)
-        ratios = chains_of(state).lp[:, 0] - log_det_of(evaluation, engine.d) - lp
-        gradient = np.where(np.isfinite(ratios)[:, None], evaluation[:, : engine.d], np.nan)
-        warming.n_grad = np.full(chains, -(-len(x) // chains))
-        trial.look_at(setting, z, gradient)
+            return Run.cold(plan, trial, n_grad, request.tune, rng)
+        former = self._evaluated(plan.engine, number_of_candidates(chains))
+        n_grad += -(-len(former.z) // chains)
+        trial.look_at(setting, former.z, former.gradient)
         if trial.outcome == DROPPED:
-            run.start_cold(plan, request.tune, rng)
-            return run
-        count = request.superchains or chains
-        ratios[~np.isfinite(gradient).all(axis=1)] = np.nan
-        chosen, trial.pareto_k = resampled(ratios, count, rng)
-        chosen = chosen[np.arange(chains) * count // chains]
+            return Run.cold(plan, trial, n_grad, request.tune, rng)
+        starts = request.superchains or chains
+        chosen, trial.pareto_k = resampled(former.log_ratio, starts, rng)
+        chosen = chosen[np.arange(chains) * starts // chains]
         keys = rng.integers(0, 2**64, size=(chains, 2), dtype=np.uint64)
-        warming.ensemble = Ensemble(state[chosen], evaluation[chosen], keys)
-        if engine.kernel.dynamics != OVERDAMPED:
-            chains_of(warming.ensemble.state).v[...] = rng.standard_normal((chains, engine.d))
+        ensemble = Ensemble(former.state[chosen], former.evaluation[chosen], keys)
+        if plan.engine.kernel.dynamics != OVERDAMPED:
+            chains_of(ensemble.state).v[...] = rng.standard_normal((chains, plan.engine.d))
+        run = Run(Warming(ensemble, setting, None, n_grad), True, 0, np.zeros(chains, np.int64), warm_start=trial)
         if trial.outcome or not plan.equilibrates:
-            nothing = np.zeros((1, len(z)))
-            run.warm_up_from(plan, request.tune, Block(z[None], gradient[None], *[nothing] * 5))
+            nothing = np.zeros((1, len(former.z)))
+            run.warm_up_from(plan, request.tune, Block(former.z[None], former.gradient[None], *[nothing] * 5))
             return run
-        run.equilibration = Equilibration.begin(warming, engine.kernel, plan.arguments, request.tune)
-        former = self.run.equilibration
-        if former is not None:
-            run.equilibration.tuned = former.tuned._replace(coordinates=setting.coordinates, steps_per_draw=1)
+        run.equilibration = Equilibration.begin(run.warming, plan.engine.kernel, plan.arguments, request.tune)
+        equilibrated = self.run.equilibration
+        if equilibrated is not None:
+            run.equilibration.tuned = equilibrated.tuned._replace(coordinates=setting.coordinates, steps_per_draw=1)
             run.equilibration.fixed = 0
         return run
+
+    def _evaluated(self, engine: Engine, number: int) -> _FormerDraws:
+        """Return about so many draws with the new density there; NaN in place of what is not finite."""
+        coordinates = self.setting.coordinates
+        x, former_lp = self.draws(number)
+        z, _ = engine.structure.to_z(x, coordinates.density_parameters)
+        state = empty_state(coordinates.whiten(z), np.zeros(engine.d))
+        evaluation = engine.evaluate(coordinates, state)
+        log_ratio = chains_of(state).lp[:, 0] - log_det_of(evaluation, engine.d) - former_lp
+        gradient = np.where(np.isfinite(log_ratio)[:, None], evaluation[:, : engine.d], np.nan)
+        log_ratio[~np.isfinite(gradient).all(axis=1)] = np.nan
+        return _FormerDraws(z, state, evaluation, gradient, log_ratio)
+
+
+class _FormerDraws(NamedTuple):
+    """Draws ``z`` ``(n, d)`` of a finished run, as states of an engine on the new density, with its evaluations."""
+
+    z: np.ndarray
+    state: np.ndarray
+    evaluation: np.ndarray
+    gradient: np.ndarray  # (n, d): of the new log density
+    log_ratio: np.ndarray  # (n,): the new log density minus the former one
 
 
 def coordinate_labels(names: Sequence[str]) -> list[str]:

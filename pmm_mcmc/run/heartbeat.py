@@ -16,9 +16,9 @@ __all__ = ["BEAT", "DRAWINGS", "NARROW", "Beats", "Heartbeat", "clock", "console
 # Columns of a terminal below which progress has shorter headings.
 NARROW = 110
 DRAWINGS = 2.0  # a second
-# Seconds between lines in a file or pipe.  Compilation delays other threads: by 2.4 seconds at most in trials.
+# Seconds between the first lines in a file or pipe.  Compilation delays other threads: by 2.4 s at most in trials.
 BEAT = 1.0
-# The longest such pause, to which a task that goes on doubles it.
+# Seconds between later lines of a task that goes on: the pauses double up to this.
 _LONGEST = 5.0
 # Letters of the longest line, so that a shorter one covers it.
 _WIDTH = 100
@@ -58,8 +58,8 @@ class Heartbeat:
         self._task = TaskID(0)
         self._beats: Beats | None = None
 
-    def say(self, description: str) -> None:
-        """Show a new task from now on."""
+    def say(self, description: str, at_once: bool = True) -> None:
+        """Show a new task from now on; in a file or a pipe after a second if not ``at_once``."""
         if not self._show:
             return
         self._description = description
@@ -75,7 +75,8 @@ class Heartbeat:
             self._task = self._line.add_task(description, total=None)
             self._line.start()
             return
-        write(self._console, description)
+        if at_once:
+            write(self._console, description)
         if self._beats is None:
             self._beats = Beats(self._again, self._pause)
 
@@ -89,6 +90,7 @@ class Heartbeat:
         self._line = None
 
     def _pause(self) -> float:
+        """Return the pause to the next line: as long as the task has taken so far, within bounds."""
         return min(max(BEAT, perf_counter() - self._since), _LONGEST)
 
     def _again(self) -> None:

@@ -64,13 +64,7 @@ class Run:
     warm_start: WarmStart | None = None
 
     @classmethod
-    def start(
-        cls,
-        plan: SamplingPlan,
-        starts: np.ndarray,
-        tune: int,
-        rng: np.random.Generator,
-    ) -> Run:
+    def start(cls, plan: SamplingPlan, starts: np.ndarray, tune: int, rng: np.random.Generator) -> Run:
         """Start at positions ``(chain, d)``: see :meth:`pmm_mcmc.warmup.warming.Warming.start`."""
         warming = Warming.start(plan.engine, plan.arguments, starts, tune, rng, checked=not plan.equilibrates)
         if plan.equilibrates and warming.finished:
@@ -79,6 +73,15 @@ class Run:
             warming.tuned = adjusted_setting(warming.tuned, kernel, warming.tuned.step_size)
         nothing = np.zeros(len(starts), np.int64)
         return cls(warming, not warming.finished, 0, nothing)
+
+    @classmethod
+    def cold(cls, plan: SamplingPlan, trial: WarmStart, n_grad: np.ndarray, tune: int, rng: np.random.Generator) -> Run:
+        """Start as if there had been no trial of a former setting, which cost ``n_grad`` gradients ``(chain,)``."""
+        run = cls.start(plan, trial.starts, tune, rng)
+        run.warming.n_grad += n_grad
+        run.warming.prior = trial.prior
+        run.warm_start = trial
+        return run
 
     def prepare(self, plan: SamplingPlan) -> None:
         """Compile what the run goes on with."""
@@ -121,24 +124,15 @@ class Run:
         self.equilibration = None
         self.unstable = np.zeros_like(self.unstable)
         if trial.outcome == DROPPED:
-            self.start_cold(plan, tune, rng)
+            self.warming = Run.cold(plan, trial, self.n_grad, tune, rng).warming
             return
         if plan.equilibrates:
             warming.ensemble.rest_at_draws(GHMC, plan.engine.kernel)
         z, gradient = plan.engine.structure.folded(block.position, block.gradient[..., : plan.engine.d])
         self.warm_up_from(plan, tune, block._replace(position=z, gradient=gradient))
 
-    def start_cold(self, plan: SamplingPlan, tune: int, rng: np.random.Generator) -> None:
-        """Begin anew from a cold start, after a former setting was dropped."""
-        trial = self.warm_start
-        assert trial is not None
-        n_grad = self.n_grad
-        self.warming = Run.start(plan, trial.starts, tune, rng).warming
-        self.warming.n_grad += n_grad
-        self.warming.prior = trial.prior
-
     def warm_up_from(self, plan: SamplingPlan, tune: int, draws: Block) -> None:
-        """Let a warm-up of ``tune`` transitions at most follow from the setting: a check of it while it is on trial."""
+        """Go on with a warm-up that begins with the former setting, or only checks it if it fits or is on trial."""
         trial = self.warm_start
         warming = self.warming
         assert trial is not None
@@ -314,6 +308,5 @@ class Sampling(Driver):
         self._measured += draws, gradients, seconds
         if last or self._measured[2] >= _ANNOUNCED:
             _, gradients, seconds = self._measured / self._measured[0]
-            thin = self.run.tuned.steps_per_draw
-            self.console.log(self.rule.cost(self._warm_up_cost, thin, gradients, seconds))
+            self.console.log(self.rule.cost(self._warm_up_cost, gradients, seconds))
             self._warm_up_cost = None

@@ -92,7 +92,6 @@ class SamplingPlan:
         ``announce`` is called with a line about what will be sampled, before anything is compiled.
         """
         step = request.step
-        precision = request.precision
         if step is None:
             arguments = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="auto")
             step = PoissonULMC.of_arguments(arguments, keep_gradients=True)
@@ -101,21 +100,8 @@ class SamplingPlan:
                 f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(); pm.sample takes PyMC's own"
             )
         backend = request.backend if request.on_tape else devices.backend_of(request.model, request.backend)
-        if step.arguments.option == 1 and backend == "jax":
-            raise ValueError(
-                "option=1 does not run on JAX, where all chains evaluate one midpoint a step: leave option out, or "
-                "sample a PyMC model with backend='numba'"
-            )
-        if request.cores is not None and backend == "jax":
-            raise ValueError(
-                f"cores={request.cores!r}: is the number of numba's threads; JAX chooses its own, leave it out"
-            )
         request = dataclasses.replace(request, step=step)
-        if request.adjusted and precision != "float64":
-            raise ValueError(
-                f"precision={precision!r}: the Metropolis test of adjusted draws needs the log density in double "
-                "precision; give adjusted=False for unadjusted draws, or leave precision out"
-            )
+        devices.check_backend(request, backend)
         if isinstance(request.model, LogDensity):
             plan = cls._of_density(request, announce)
         else:
@@ -126,6 +112,7 @@ class SamplingPlan:
 
     @classmethod
     def _of_density(cls, request: Request, announce: Callable[[str], None]) -> SamplingPlan:
+        """Return the plan for a :class:`pmm_mcmc.LogDensity`."""
         density = request.model
         arguments = request.arguments
         if request.log_likelihood and not density.layout.has("log_likelihood"):
@@ -140,7 +127,7 @@ class SamplingPlan:
             request.start.check(arguments, density.layout.names)
         if request.initvals is not None:
             vector_starts(density.start, request.initvals, request.chains, density.d)
-        density = density.noncentred(arguments.noncentring if request.adapts or arguments.noncentring else None)
+        density = density.noncentred(_noncentring(request))
         announce(f"{request.description}: {density.d} coordinates of a log density")
         if request.reference is not None:
             if density.runs_on == "numba":
@@ -159,30 +146,21 @@ class SamplingPlan:
 
     @classmethod
     def _of_model(cls, request: Request, backend: str, announce: Callable[[str], None]) -> SamplingPlan:
-        step = request.step
+        """Return the plan for a PyMC model."""
         arguments = request.arguments
-        step_model = None if step.free else step.model
-        model = model_of(step_model if request.model is None else request.model)
-        if not isinstance(model, pm.Model):
-            raise ValueError(f"model={type(model).__name__}(...): must be a PyMC model, or a pmm.LogDensity")
-        if step_model is not None and step_model is not model:
-            raise ValueError("step was made for another model than model=: make it outside any, or inside this one")
+        model = _model_of(request)
         point = initial_point(model)
         check_model(model, point, arguments.method)
         check_initvals(model, request.initvals, request.chains)
         vars = list(model.value_vars)
-        if step_model is not None and {v.name for v in step.vars} != {v.name for v in vars}:
-            left_out = ", ".join(v.name for v in vars if v.name not in {w.name for w in step.vars})
-            raise ValueError(f"vars of the step leave {left_out} out: pmm.sample moves all variables; leave vars out")
+        _check_vars(request.step, vars)
         if request.start is not None:
             parts = flat_layout(vars, point)
             request.start.check(arguments, flat_names([(name, shape) for name, shape, *_ in parts]))
         announce(f"{request.description}: [{', '.join(rv.name for rv in model.free_RVs)}]")
-        # Without a warm-up there are no draws to learn the non-centring from.
-        wanted = arguments.noncentring if request.adapts or arguments.noncentring else None
         sampler = None
         if request.reference is None:
-            density = log_density(vars, model, point, wanted)
+            density = log_density(vars, model, point, _noncentring(request))
         else:
             density, sampler = tempered_model(vars, model, point, request.reference)
         arguments.check_coordinates(density.d)
@@ -212,14 +190,15 @@ class SamplingPlan:
         group = engine.group if backend == "jax" else 1
         adjusted = request.adjusted or arguments.kernel.adjusted
         kinds = ADJUSTED_STATISTICS if adjusted else type(step).stats_dtypes_shapes
-        names = ["lp" if name == "model_logp" else name for name in kinds]
-        excluded: tuple[str, ...] = (*OTHER_MODES, *_SETTING, "refined")
-        excluded += () if step.keep_gradients else GRADIENTS
-        excluded += ("noncentred",) if engine.structure.is_identity else ()
-        statistics = tuple(n for n in names if n not in excluded)
-        setting = tuple(n for n in _SETTING if n in kinds)
+        excluded = {*OTHER_MODES, *_SETTING, "refined"}
+        if not step.keep_gradients:
+            excluded |= set(GRADIENTS)
+        if engine.structure.is_identity:
+            excluded.add("noncentred")
+        statistics = tuple("lp" if name == "model_logp" else name for name in kinds if name not in excluded)
+        setting = tuple(name for name in _SETTING if name in kinds)
         if adjusted and request.adapts and not arguments.kernel.adjusted:
-            setting = ()
+            setting = ()  # the group of the equilibration has it
         attributes = {
             "sampler": "GHMC" if adjusted else arguments.method, "adjusted": int(adjusted),
             "backend": getattr(engine, "words", backend), "precision": precision,
@@ -324,3 +303,30 @@ class SamplingPlan:
         """Number of recorded numbers of one draw of one chain, of 8 bytes each."""
         arrays = [a for group in self.empty(1).values() for a in group.values()]
         return -(-sum(int(np.prod(a.shape[2:], dtype=int)) * a.itemsize for a in arrays) // 8)
+
+
+def _model_of(request: Request) -> pm.Model:
+    """Return the PyMC model of a request: its own, that of its step, or that of the enclosing ``with``."""
+    step_model = None if request.step.free else request.step.model
+    model = model_of(step_model if request.model is None else request.model)
+    if not isinstance(model, pm.Model):
+        raise ValueError(f"model={type(model).__name__}(...): must be a PyMC model, or a pmm.LogDensity")
+    if step_model is not None and step_model is not model:
+        raise ValueError("step was made for another model than model=: make it outside any, or inside this one")
+    return model
+
+
+def _check_vars(step: LangevinStep, vars: list[Any]) -> None:
+    """Raise ``ValueError`` for a step that was made for some of the variables."""
+    moved = {var.name for var in (vars if step.free else step.vars)}
+    left_out = [var.name for var in vars if var.name not in moved]
+    if left_out:
+        raise ValueError(
+            f"vars of the step leave {', '.join(left_out)} out: pmm.sample moves all variables; leave vars out"
+        )
+
+
+def _noncentring(request: Request) -> Any:
+    """Return the non-centring to learn or to keep; None without a warm-up, which has no draws to learn it from."""
+    noncentring = request.arguments.noncentring
+    return noncentring if request.adapts or noncentring else None

@@ -1,4 +1,7 @@
-"""Recorders of the draws of a run: in memory, as moments, or in a store."""
+"""Recorders of the draws of a run: in memory, as moments, or in a store.
+
+A run calls ``begin`` or finds a ``run`` to continue, then ``put`` with each chunk; ``result`` is what the user gets.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ class MemoryRecorder(_Recorder):
     """Recorder that keeps the draws in memory, with a checkpoint to continue from.
 
     Arrays are as long as ``draws``, the most draws of a chain with those of a finished run that goes on, and
-    ``warming``, the most of the warm-up that are kept: what is not filled takes no memory.
+    ``warmup_draws``, the most that are kept of its warm-up: what is not filled takes no memory.
     """
 
     def __init__(
@@ -79,19 +82,19 @@ class MemoryRecorder(_Recorder):
         rows: int,
         identity: dict[str, Any],
         draws: int,
-        warming: int = 0,
+        warmup_draws: int = 0,
     ):
         super().__init__(layout, attrs, rows, identity["seed"])
         self._empty = empty
         self._identity = identity
         self._arguments: MethodArguments | None = None
         self._draws = Gathered(identity["chains"], draws)
-        self._warming = Gathered(identity["chains"], warming)
-        self._done: dict[str, int] = {}
-        self._times: dict[str, float] = {}
+        self._warmup = Gathered(identity["chains"], warmup_draws)
+        self._done: dict[str, int] = {}  # draws so far, by group
+        self._times: dict[str, float] = {}  # of the finished run that goes on
 
     def continue_by(self, arguments: MethodArguments, finished: FinishedRun | None) -> None:
-        """Let a run of a step with these ``arguments`` be continued, and begin where a ``finished`` one ended."""
+        """Add a checkpoint to the result, with the ``arguments`` of the step; begin where a ``finished`` run ended."""
         self._arguments = arguments
         if finished is None:
             return
@@ -112,7 +115,7 @@ class MemoryRecorder(_Recorder):
     def _add(self, groups: Groups) -> None:
         for group, arrays in groups.items():
             start = self._done.get(group, 0)
-            gathered = self._warming if group.startswith("warmup_") else self._draws
+            gathered = self._warmup if group.startswith("warmup_") else self._draws
             gathered.put(slice(None), start, {group: arrays})
             self._done[group] = start + next(iter(arrays.values())).shape[1]
 
@@ -123,7 +126,7 @@ class MemoryRecorder(_Recorder):
     def so_far(self) -> xr.DataTree:
         """Return the result of all chunks so far, for a verdict."""
         groups = dict(self._empty)
-        for group, arrays in (self._warming.groups | self._draws.groups).items():
+        for group, arrays in (self._warmup.groups | self._draws.groups).items():
             groups[group] = {name: values[:, : self._done[group]] for name, values in arrays.items()}
         return self._layout.tree(groups, self._attrs)
 
@@ -168,7 +171,7 @@ class StoreRecorder:
         self.rows = rows
         self.seed = seed
         self.run: Any = None
-        # Draws of warm-up, whose blocks have any length, that do not fill a chunk yet, for the chains of this process.
+        # Draws of the warm-up, whose blocks have any length, that do not fill a chunk yet: of this process' chains.
         self._waiting: Groups = {}
         if store.checkpoint is not None:
             self.run, waiting = store.checkpoint
@@ -192,7 +195,7 @@ class StoreRecorder:
             return
         for group, arrays in groups.items():
             if group.startswith("warmup_"):
-                arrays = self._aligned(group, arrays, run.tuning)
+                arrays = self._whole_chunks(group, arrays, run.tuning)
             if next(iter(arrays.values())).shape[1]:
                 self._store.append(group, arrays, self._processes.chains)
         for group, report in run.reports(new=True).items():
@@ -209,15 +212,16 @@ class StoreRecorder:
         self._processes.agree("the setting that they have found", encode(run.tuned, "setting"))
         self._store.commit((run, joined))
 
-    def _aligned(self, group: str, arrays: dict[str, np.ndarray], tuning: bool) -> dict[str, np.ndarray]:
-        """Return the draws of warm-up that fill whole chunks, at its end all of them, and keep the others."""
-        waiting = self._waiting.pop(group, {})
-        joined = {name: np.concatenate([waiting[name], a], axis=1) if waiting else a for name, a in arrays.items()}
-        length = next(iter(joined.values())).shape[1]
+    def _whole_chunks(self, group: str, arrays: dict[str, np.ndarray], tuning: bool) -> dict[str, np.ndarray]:
+        """Return the draws, with those that waited, that fill whole chunks; the others wait, unless warm-up is over."""
+        if group in self._waiting:
+            waiting = self._waiting.pop(group)
+            arrays = {name: np.concatenate([waiting[name], values], axis=1) for name, values in arrays.items()}
+        length = next(iter(arrays.values())).shape[1]
         cut = length - length % self.rows if tuning else length
         if cut < length:
-            self._waiting[group] = {name: values[:, cut:].copy() for name, values in joined.items()}
-        return {name: values[:, :cut] for name, values in joined.items()}
+            self._waiting[group] = {name: values[:, cut:].copy() for name, values in arrays.items()}
+        return {name: values[:, :cut] for name, values in arrays.items()}
 
     def note(self, attrs: dict[str, Any]) -> None:
         """Add attributes to the result."""
@@ -253,26 +257,26 @@ def recorder_of(
     if request.superchains is not None:
         attrs["superchains"] = request.superchains
     empty = plan.empty(chains)
-    warming = 0
+    warmup_draws = 0
     if not request.discard_tuned_samples:
         empty |= {f"warmup_{group}": arrays for group, arrays in plan.empty(chains, tuning=True).items()}
-        warming = plan.longest_warmup(tune) * (1 + (request.start is not None))
-    draws = every = request.draws
+        warmup_draws = plan.longest_warmup(tune) * (1 + (request.start is not None))
+    draws = request.draws
+    longest_chunk = draws
     if request.auto:
-        every = first_look(chains)
-        draws = limit_after(0 if request.finished_run is None else request.finished_run.run.done, every)
-    rows = rows_of_chunk(min(every, request.longest_chunk or every), chains, plan.numbers_per_draw)
+        longest_chunk = first_look(chains)
+        draws = limit_after(0 if request.finished_run is None else request.finished_run.run.done, longest_chunk)
+    rows = rows_of_chunk(min(longest_chunk, request.longest_chunk or longest_chunk), chains, plan.numbers_per_draw)
     if request.store is not None:
         return _of_store(request, plan, empty, attrs, identity | {"rows": rows}, processes)
     moments = request.keep == "moments"
-    needed = peak_bytes(plan, chains, draws, rows, tune=tune, warming=warming, moments=moments)
+    needed = peak_bytes(plan, chains, draws, rows, tune=tune, warming=warmup_draws, moments=moments)
     if needed > _LARGE:
         log("Memory: about %s at the peak", decimal(needed))
-    result = plan.layout, attrs, empty, rows
     if moments:
-        return MomentsRecorder(*result, seed)
-    refuse_too_large(draws + warming, chains, plan.numbers_per_draw, needed)
-    recorder = MemoryRecorder(*result, identity, draws, warming)
+        return MomentsRecorder(plan.layout, attrs, empty, rows, seed)
+    refuse_too_large(draws + warmup_draws, chains, plan.numbers_per_draw, needed)
+    recorder = MemoryRecorder(plan.layout, attrs, empty, rows, identity, draws, warmup_draws)
     recorder.continue_by(plan.arguments, request.finished_run)
     return recorder
 
@@ -289,8 +293,9 @@ def _of_store(
         processes.wait()  # until the first process has opened it
     stored = stored_run(store) if request.resume else {}
     if stored:
-        free = ("seed", "rows") if request.random_seed is None else ("rows",)
-        identity |= {name: stored[name] for name in free if name in stored}
+        identity["rows"] = stored.get("rows", identity["rows"])
+        if request.random_seed is None:
+            identity["seed"] = stored.get("seed", identity["seed"])
         opened = Store.resume(store, identity, types=TYPES, primary=primary)
     else:
         template = plan.layout.tree(empty, attrs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import numbers
 import os
@@ -45,7 +46,7 @@ _INHERITED = (
 _NUTS = "NUTS has it, which pm.sample() runs"
 # Arguments of pm.sample and its wrappers that have another name here or no meaning.
 _ELSEWHERE = {
-    "init": "chains start within one unit of the model's initial point; initvals= says where else, and warm-up finds "
+    "init": "chains start near the model's initial point; initvals= says where else, and warm-up finds "
     "scale and step size by itself",
     "n_init": "warm-up finds scale and step size by itself: leave it out",
     "jitter_max_retries": "starts are looked for until they are finite: leave it out, or give initvals=",
@@ -66,7 +67,7 @@ _ELSEWHERE = {
     "quiet": "progressbar=False and compute_convergence_checks=False are quiet",
     "progressbar_theme": "progressbar=False is all there is to choose",
     "mp_ctx": "chains run on threads, not in processes: leave it out, or give cores=",
-    "blas_cores": "cores= is the number of threads that run chains",
+    "blas_cores": "chains that run side by side have one thread each; cores= is their number",
     "seed": "random_seed= is the seed",
     "n_chains": "chains= is their number",
     "num_chains": "chains= is their number",
@@ -200,7 +201,7 @@ class Request:
         if not self.adjusted or self.arguments.kernel.adjusted:
             return self.arguments.label
         if self.adapts and self.reference is None:
-            return f"GHMC after a warm-up by {self.arguments.method}"
+            return f"Generalised HMC (GHMC) after a warm-up by {self.arguments.method}"
         return "GHMC"
 
     def common_seed(self, processes: Processes) -> int:
@@ -215,18 +216,21 @@ def _refuse_unknown(arguments: Mapping[str, Any], function: Callable[..., Any]) 
     for name, value in arguments.items():
         if name in _HARMLESS and value is _HARMLESS[name]:
             continue
-        if name in _ELSEWHERE:
-            raise TypeError(f"{name}={value!r} is no argument of {called}: {_ELSEWHERE[name]}")
         of_default = _arguments_of(GHMC)
         of_step = of_default | _arguments_of(PoissonULMC)
         valid = [n for n, p in inspect.signature(function).parameters.items() if p.kind != p.VAR_KEYWORD]
-        if name in of_step:
-            method = "GHMC" if name in of_default else "PoissonULMC"
+        others = [*_ELSEWHERE, *sorted(of_step)]
+        near = [name] if name in others else difflib.get_close_matches(name, [*valid, *others], 1)
+        meant = near[0] if near else name
+        if meant in _ELSEWHERE:
+            raise TypeError(f"{name}={value!r} is no argument of {called}: {_ELSEWHERE[meant]}")
+        if meant in of_step and meant not in valid:
+            method = "GHMC" if meant in of_default else "PoissonULMC"
             raise TypeError(
-                f"{name}={value!r} is an argument of the step, not of {called}: "
-                f"pmm.sample(step=pmm.{method}({name}={value!r}))"
+                f"{name}={value!r} is no argument of {called}, but of the step: "
+                f"pmm.sample(step=pmm.{method}({meant}={value!r}))"
             )
-        raise unknown_argument(name, value, called, valid, (*_ELSEWHERE, *of_step))
+        raise unknown_argument(name, value, called, valid)
 
 
 def _arguments_of(method: type[LangevinStep]) -> set[str]:

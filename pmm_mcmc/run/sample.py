@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import xarray as xr
+from threadpoolctl import threadpool_limits
 
 from pmm_mcmc.model.checks import check_direction
 from pmm_mcmc.run.background import Background
@@ -244,7 +245,12 @@ def extend(
 
 
 def _run(request: Request, stopped: StopRequest) -> xr.DataTree:
-    """Run what is requested and return its result."""
+    """Run what is requested and return its result; chains that run side by side have a thread of BLAS each."""
+    with threadpool_limits(1 if request.chains > 1 else None, user_api="blas"):
+        return _sampled(request, stopped)
+
+
+def _sampled(request: Request, stopped: StopRequest) -> xr.DataTree:
     with Console(request) as console:
         plan = SamplingPlan.of(request, console.announce)
         structure = plan.engine.structure
@@ -270,6 +276,7 @@ def _run(request: Request, stopped: StopRequest) -> xr.DataTree:
                 finished = Sampling(plan, request, run, recorder, rule, console, processes).go(stopped)
                 if finished:
                     bar.end_at(run.done)
+            console.checks()
             search = request.compute_convergence_checks and finished
             read = processes.primary and (search or not structure.is_identity)
             attributes = attributes_of(plan, run, recorder.so_far() if read else {}, search)

@@ -67,15 +67,14 @@ class StoppingRule:
         """Return whether the draws so far are enough."""
         return False
 
-    def cost(self, n_grad: np.ndarray, thin: int, gradients: float, seconds: float) -> str:
+    def cost(self, n_grad: np.ndarray, gradients: float, seconds: float) -> str:
         """Return a line, for the first draws, that says what all of them will cost.
 
-        It takes the gradients ``(chain,)`` of the warm-up, transitions of a draw, and for a draw the gradients of each
-        chain and the time for all chains.
+        It takes the gradients ``(chain,)`` of the warm-up, and for a draw the gradients of each chain and the time for
+        all chains.
         """
-        draws = f"{self.limit} draws of {thin} step{'s' * (thin > 1)}"
-        cost = f"{draws} take {self.prefix}{count(self.limit * gradients)}: {_time(self.limit * seconds)}"
-        return f"Warm-up: {count(np.mean(n_grad))} gradients a chain; {cost}"
+        cost = f"{self.prefix}{count(self.limit * gradients)} for {self.limit} draws ({_time(self.limit * seconds)})"
+        return f"Gradients a chain: {count(np.mean(n_grad))} for warm-up, {cost}"
 
 
 class VerdictRule(StoppingRule):

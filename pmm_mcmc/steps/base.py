@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -325,9 +325,9 @@ class LangevinStep(ArrayStepShared):
         return (progress_values,)
 
 
-def unknown_argument(name: str, value: Any, called: str, names: list[str], others: Iterable[str] = ()) -> TypeError:
-    """Return the error for an argument that is none of the ``names``; those and ``others`` may be meant."""
-    near = difflib.get_close_matches(name, [*names, *others], 1)
+def unknown_argument(name: str, value: Any, called: str, names: list[str]) -> TypeError:
+    """Return the error for an argument that is none of the ``names``, one of which may be meant."""
+    near = difflib.get_close_matches(name, names, 1)
     meant = f"; did you mean {near[0]}?" if near else f", which takes {', '.join(names)}"
     return TypeError(f"{name}={value!r} is no argument of {called}{meant}")
 

@@ -6,8 +6,6 @@ posterior; but a draw in its basin is enough to find it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
@@ -15,8 +13,10 @@ from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.tempering.path import Points, TemperingPath
 from pmm_mcmc.warmup.ascent import Ascents, Density
 from pmm_mcmc.warmup.block import Block
-from pmm_mcmc.warmup.mode_search import along_coordinates, search_modes
+from pmm_mcmc.warmup.maxima import Maximum, distinct
+from pmm_mcmc.warmup.mode_search import search_modes
 from pmm_mcmc.warmup.other_modes import OtherModes
+from pmm_mcmc.warmup.whitened_map import along_coordinates
 
 __all__ = ["search_modes_of_ladder", "unmet_maxima"]
 
@@ -26,10 +26,7 @@ _MOST_MAXIMA = 24
 _TOGETHER = 256
 # Gradients of each ascent at most.
 _GRADIENTS_PER_ASCENT = 60
-# Two maxima are one if their log densities differ by less, and their squared distance in variances is less.
-_NATS = 0.2
-_SAME_DISTANCE = 0.25
-# Places along coordinates from which ascents start: at each of so many distances the one that stands out.
+# Places along coordinates from which ascents start, each at another distance.
 _PLACES = 16
 # Draws at the posterior from which ascents start.
 _POSTERIOR_STARTS = 256
@@ -50,7 +47,7 @@ def search_modes_of_ladder(
 
     Ascents start from positions ``(n, d)`` at ``intermediate`` temperatures and, as at the end of a warm-up, from draws
     of the ``prior`` ``(m, d)``.  They are compared with those from ``draws`` ``(k, C, ...)`` of the posterior, whose
-    ``setting`` it is.  Of ``n_grad``, the gradients of the run so far, the former spend a fifth at most.
+    ``setting`` it is.  Those from intermediate temperatures spend a fifth of ``n_grad`` at most, the gradients so far.
     """
     positions = draws.position.reshape(-1, path.d)
     positions = positions[rng.permutation(len(positions))[:_POSTERIOR_STARTS]]
@@ -80,73 +77,47 @@ def unmet_maxima(
     coordinates where the density falls least away from the maxima of ``draws`` ``(m, d)`` of the posterior.  They spend
     about ``limit`` gradients at most.  In ``coordinates`` the posterior is about as wide in each direction.
     """
-    d = intermediate.shape[1]
     density = path.whitened_density(coordinates)
     y = coordinates.whiten(draws)
     centre = y.mean(axis=0)
-    met = _Maxima.reached(density, y, centre, 0.25 * limit)
-    n_grad = met.n_grad
-    if not len(met.lp):  # nothing that the others could be compared with
-        return np.empty((0, d)), n_grad
+    met, n_grad = _maxima(density, y, centre, 0.25 * limit)
+    if not met:  # nothing that the others could be compared with
+        return np.empty((0, len(centre))), n_grad
     places, place_gradients = _places_to_ascend(density, coordinates, met, (limit - n_grad) // 2, rng)
     n_grad += place_gradients
     starts = np.concatenate([places, coordinates.whiten(intermediate)])
-    maxima = _Maxima.reached(density, starts, centre, limit - n_grad)
-    n_grad += maxima.n_grad
-    new = np.ones(len(maxima.lp), bool)
-    for i in range(len(met.lp)):
-        new &= ~maxima.equal(met.position[i], met.lp[i], met.scale[i])
-    chosen: list[int] = []
-    while new.any() and len(chosen) < _MOST_MAXIMA:
-        highest = int(np.flatnonzero(new)[np.argmax(maxima.lp[new])])
-        chosen.append(highest)
-        new &= ~maxima.equal(maxima.position[highest], maxima.lp[highest], maxima.scale[highest])
-        new[highest] = False
-    return coordinates.place(maxima.position[chosen]), n_grad
+    maxima, ascent_gradients = _maxima(density, starts, centre, limit - n_grad)
+    highest_first = sorted(maxima, key=lambda maximum: -maximum.lp)
+    unmet = [maximum.y for maximum in distinct(highest_first, met)[:_MOST_MAXIMA]]
+    return coordinates.place(np.reshape(unmet, (-1, len(centre)))), n_grad + ascent_gradients
 
 
-class _Maxima(NamedTuple):
-    """Whitened maxima ``(n, d)``, their log densities, the variances there ``(n,)``, and the gradients spent."""
-
-    position: np.ndarray
-    lp: np.ndarray
-    scale: np.ndarray
-    n_grad: int
-
-    @classmethod
-    def reached(cls, density: Density, start: np.ndarray, centre: np.ndarray, limit: float) -> _Maxima:
-        """Return the maxima that ascents from the starts reach, with about ``limit`` gradients at most."""
-        position = [np.empty((0, start.shape[1]))]
-        lp = [np.empty(0)]
-        scale = [np.empty(0)]
-        n_grad = 0
-        for i in range(0, len(start), _TOGETHER):
-            if n_grad >= limit:
-                break
-            some = start[i : i + _TOGETHER]
-            ends = Ascents.of(density, some, centre, _GRADIENTS_PER_ASCENT * len(some))
-            n_grad += ends.spent
-            position.append(ends.position[ends.arrived])
-            lp.append(ends.lp[ends.arrived])
-            scale.append(ends.scale[ends.arrived])
-        return cls(np.concatenate(position), np.concatenate(lp), np.concatenate(scale), n_grad)
-
-    def equal(self, y: np.ndarray, lp: float, scale: float) -> np.ndarray:
-        """Return which of the maxima are that at ``y`` ``(d,)``, up to the precision of ascents."""
-        squared_distance = ((self.position - y) ** 2).sum(axis=1)
-        nearest = _SAME_DISTANCE * len(y) * np.minimum(np.minimum(self.scale, scale), 1.0)
-        return (np.abs(self.lp - lp) < _NATS) & (squared_distance < nearest)
+def _maxima(density: Density, start: np.ndarray, centre: np.ndarray, limit: float) -> tuple[list[Maximum], int]:
+    """Return the maxima that ascents from the starts reach, and the gradients spent, about ``limit`` at most."""
+    maxima: list[Maximum] = []
+    n_grad = 0
+    for i in range(0, len(start), _TOGETHER):
+        if n_grad >= limit:
+            break
+        group = start[i : i + _TOGETHER]
+        ends = Ascents.of(density, group, centre, _GRADIENTS_PER_ASCENT * len(group))
+        n_grad += ends.spent
+        arrived = ends.arrived
+        scales = ends.scale[arrived].tolist()
+        maxima += map(Maximum, ends.position[arrived], ends.lp[arrived].tolist(), ends.gradient[arrived], scales)
+    return maxima, n_grad
 
 
 def _places_to_ascend(
-    density: Density, coordinates: Coordinates, met: _Maxima, limit: int, rng: np.random.Generator
+    density: Density, coordinates: Coordinates, met: list[Maximum], limit: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, int]:
     """Return places along coordinates where the density is highest for their distance from a maximum, and gradients."""
-    offsets = along_coordinates(coordinates, limit, met.position.shape[1], rng)
+    offsets = along_coordinates(coordinates, limit, len(met[0].y), rng)
     offsets = offsets[np.argsort((offsets**2).sum(axis=1))]
-    base = rng.integers(len(met.lp), size=len(offsets))
-    places = met.position[base] + offsets
+    base = rng.integers(len(met), size=len(offsets))
+    places = np.array([maximum.y for maximum in met])[base] + offsets
     lp = np.nan_to_num(density(places)[0], nan=-np.inf)
-    fall = (met.lp[base] - lp) / np.maximum((offsets**2).sum(axis=1), 1e-300)
+    top = np.array([maximum.lp for maximum in met])[base]
+    fall = (top - lp) / np.maximum((offsets**2).sum(axis=1), 1e-300)
     least = [group[np.argmin(fall[group])] for group in np.array_split(np.arange(len(offsets)), _PLACES) if len(group)]
     return places[np.array(least, int)], len(offsets)

@@ -26,7 +26,7 @@ from pmm_mcmc.run.starts import starts
 from pmm_mcmc.run.stopping import stopping_rule
 from pmm_mcmc.run.storage import Store
 from pmm_mcmc.tempering.ascents import search_modes_of_ladder
-from pmm_mcmc.tempering.ladder import SEARCH_EVERY, SEARCHES, Ladder
+from pmm_mcmc.tempering.ladder import SEARCH_EVERY, SEARCHES, Ladder, Trips
 from pmm_mcmc.tempering.log_evidence import LadderSums
 from pmm_mcmc.tempering.mode_weights import Modes, find_modes
 from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
@@ -36,7 +36,7 @@ from pmm_mcmc.warmup.other_modes import OtherModes
 
 __all__ = ["Tempering"]
 
-_TYPES = (Coordinates, GaussianMixture, Ladder, LadderSums, Modes, OtherModes, TunedParameters)
+_TYPES = (Coordinates, GaussianMixture, Ladder, LadderSums, Modes, OtherModes, Trips, TunedParameters)
 
 
 class Tempering(Driver):

@@ -18,7 +18,7 @@ from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
 from pmm_mcmc.tempering.report import LADDER, report_of
 from pmm_mcmc.warmup.other_modes import OtherModes
 
-__all__ = ["Ladder", "Scan"]
+__all__ = ["Ladder", "Scan", "Trips"]
 
 # What random numbers are for: parts of their keys.
 REFERENCE = 1
@@ -29,6 +29,9 @@ SEARCH_EVERY = 64
 # Scans between two draws that are kept for these searches, and draws of each replica that are kept.
 REMEMBER = 4
 RECENT = 16
+# Where a chain was last, of the two ends of a ladder.
+_AT_REFERENCE = 1
+_AT_POSTERIOR = 2
 
 
 class Scan(NamedTuple):
@@ -42,6 +45,29 @@ class Scan(NamedTuple):
     accept: np.ndarray
     unstable: np.ndarray
     arrived: np.ndarray  # (C,): whether the draw of each replica is the first of a restart
+
+
+@dataclass
+class Trips:
+    """The trips of ``P`` chains between the reference and the posterior of ``C`` replicas."""
+
+    last_end: np.ndarray  # (P,): where the chain was last, at _AT_REFERENCE or at _AT_POSTERIOR; 0 if at neither
+    arrived: np.ndarray  # (C,): whether the chain at the posterior has just come from the reference, a restart
+    restarts: np.ndarray  # (C,): trips from the reference to the posterior, since the tuning
+    round_trips: np.ndarray  # (C,): trips back
+
+    @classmethod
+    def none(cls, chains: int, replicas: int) -> Trips:
+        """Return a record without any."""
+        none = np.zeros(replicas, np.int64)
+        return cls(np.zeros(chains, np.int8), np.zeros(replicas, bool), none, none.copy())
+
+    def swapped(self, at_reference: np.ndarray, at_posterior: np.ndarray) -> None:
+        """Count trips after a swap, by the chains ``(C,)`` that are at the ends."""
+        self.round_trips += self.last_end[at_reference] == _AT_POSTERIOR
+        self.last_end[at_reference] = _AT_REFERENCE
+        self.arrived = self.last_end[at_posterior] == _AT_REFERENCE
+        self.last_end[at_posterior] = _AT_POSTERIOR
 
 
 @dataclass
@@ -61,14 +87,7 @@ class Ladder:
     chain_at: np.ndarray  # (C, N + 1): the chain at each level of each replica
     scan: int = 0  # scans so far
     transition: int = 0  # moves so far
-    # (P,): whether the chain came last from the reference, or from the posterior.
-    from_reference: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
-    from_posterior: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
-    # (C,): whether the chain at the posterior has just come from the reference.
-    arrived: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
-    # (C,): ways from the reference to the posterior, and there and back, since the tuning.
-    restarts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    round_trips: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    trips: Trips = field(default_factory=lambda: Trips.none(0, 0))
     sums: LadderSums | None = None  # for the log evidence, since the tuning
     swapped: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (N,): sums of swap probabilities since then
     done: int = 0  # draws
@@ -106,11 +125,7 @@ class Ladder:
         self.settings = settings
         fraction = (np.arange(levels)[None, :] + (np.arange(replicas)[:, None] + 0.5) / replicas) / levels
         self.chain_at = order[np.floor(fraction * P).astype(int)]
-        self.from_reference = np.zeros(P, bool)
-        self.from_posterior = np.zeros(P, bool)
-        self.arrived = np.zeros(replicas, bool)
-        self.restarts = np.zeros(replicas, np.int64)
-        self.round_trips = np.zeros(replicas, np.int64)
+        self.trips = Trips.none(P, replicas)
 
     def advance(self, path: TemperingPath, map_levels: Callable[..., list[Moved]]) -> Scan:
         """Move at every level (at the reference by draws) and swap; ``map_levels`` maps a function over levels."""
@@ -137,8 +152,8 @@ class Ladder:
         self.transition += max(setting.steps_per_draw for setting in self.settings[1:])
         draws = Points(self.position[chain_at[:, N]], self.evaluation[chain_at[:, N]])
         log_ratio = self.evaluation[chain_at, -2]
-        arrived = self.arrived
-        self.restarts += arrived
+        arrived = self.trips.arrived
+        self.trips.restarts += arrived
         swaps = self._swap(log_ratio)
         return Scan(draws, earlier_log_ratio, log_ratio, swaps, n_grad, accept, unstable, arrived)
 
@@ -146,9 +161,8 @@ class Ladder:
         """End the tuning: sums and counts begin, with constants from earlier log ratios ``(n, N + 1)``."""
         self.sums = LadderSums.start(self.betas, log_ratio, self.replicas)
         self.swapped = np.zeros(self.pairs)
-        self.restarts[:] = 0
-        self.round_trips[:] = 0
-        self.arrived[:] = False
+        for counts in (self.trips.restarts, self.trips.round_trips, self.trips.arrived):
+            counts[:] = 0
         self.tuning_gradients = float(self.n_grad.sum())
 
     def draw(self, path: TemperingPath, map_levels: Callable[..., list[Moved]]) -> Scan:
@@ -178,13 +192,6 @@ class Ladder:
         chain_at[replica, level] = self.chain_at[replica, level + 1]
         chain_at[replica, level + 1] = self.chain_at[replica, level]
         self.chain_at = chain_at
-        at_reference = chain_at[:, 0]
-        at_posterior = chain_at[:, -1]
-        self.round_trips += self.from_posterior[at_reference]
-        self.from_reference[at_reference] = True
-        self.from_posterior[at_reference] = False
-        self.arrived = self.from_reference[at_posterior].copy()
-        self.from_reference[at_posterior] = False
-        self.from_posterior[at_posterior] = True
+        self.trips.swapped(chain_at[:, 0], chain_at[:, -1])
         self.scan += 1
         return np.exp(np.minimum(ratio, 0.0))

@@ -9,7 +9,8 @@ of two levels, with :math:`\Delta = \beta_{i+1} - \beta_i`
 forward, backward, and Bennett's [1]_ with the logistic function and any ``c``, best near the log of the ratio itself.
 
 Sums over draws are kept for *units*, which are independent: the replicas of the ladder.  Standard errors are jackknives
-over units, longer by Student's quantile where these are few, so that 1.96 of them to each side are a 95 % interval.
+over units; where these are few, they are multiplied by Student's quantile over 1.96, so that 1.96 standard errors to
+each side are a 95 % interval.
 
 .. [1] C. H. Bennett, "Efficient estimation of free energy differences from Monte Carlo data", J. Comput. Phys. 22
    (1976).
@@ -57,29 +58,22 @@ class LadderSums:
     @classmethod
     def start(cls, betas: np.ndarray, log_ratio: np.ndarray, units: int) -> LadderSums:
         """Begin with no draws; constants come from earlier log ratios ``(n, N + 1)``."""
-        pairs = len(betas) - 1
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore"):  # medians: a mean may be that of one draw far out in a tail
             middle = np.array([np.median(column[np.isfinite(column)]) for column in log_ratio.T])
-        self = cls(
-            betas,
-            0.5 * np.diff(betas) * (middle[1:] + middle[:-1]),  # a mean may be that of one draw far out in a tail
-            np.zeros(units, np.int64),
-            np.full((units, pairs), -np.inf),
-            np.full((units, pairs), -np.inf),
-            np.zeros((units, pairs)),
-            np.zeros((units, pairs)),
-        )
-        for _ in range(3):  # Bennett's constant is a fixed point
-            trial = self._empty()
+        self = cls._empty(betas, 0.5 * np.diff(betas) * (middle[1:] + middle[:-1]), units)
+        for _ in range(3):  # the best constant is the log of the ratio that it gives: a fixed point
+            trial = cls._empty(betas, self.centres, 1)
             trial.add(np.zeros(1, int), log_ratio[:, None])
-            ratios = trial.ratios("bennett", np.ones((1, units), bool))[0]
+            ratios = trial.ratios("bennett", np.ones((1, 1), bool))[0]
             self.centres = np.where(np.isfinite(ratios), ratios, self.centres)
         return self
 
-    def _empty(self) -> LadderSums:
-        fresh = {name: np.zeros_like(getattr(self, name)) for name in ("count", "up", "down")}
-        logs = {name: np.full_like(getattr(self, name), -np.inf) for name in ("forward", "backward")}
-        return LadderSums(self.betas, self.centres, **fresh, **logs)
+    @classmethod
+    def _empty(cls, betas: np.ndarray, centres: np.ndarray, units: int) -> LadderSums:
+        shape = (units, len(centres))
+        logarithms = np.full(shape, -np.inf)
+        sums = np.zeros(shape)
+        return cls(betas, centres, np.zeros(units, np.int64), logarithms, logarithms.copy(), sums, sums.copy())
 
     def add(self, units: np.ndarray, log_ratio: np.ndarray) -> None:
         """Add draws of ``m`` units with log ratios ``(n, m, N + 1)``."""
@@ -96,7 +90,7 @@ class LadderSums:
     def ratios(self, estimator: str, units: np.ndarray) -> np.ndarray:
         """Return the logarithms ``(k, N)`` of the ratios of neighbouring evidences, by an ``estimator``.
 
-        Each row of ``units`` ``(k, u)`` is 1 for the units that are used.
+        They are from ``k`` sets of units, which the rows of ``units`` ``(k, u)`` mark with 1.
         """
         count = np.log(units @ self.count)[:, None]
         with np.errstate(all="ignore"):

@@ -28,12 +28,12 @@ _LOG_2PI_E = float(np.log(2.0 * np.pi)) + 1.0
 
 
 def fitted_mixture(
-    path: TemperingPath, setting: TunedParameters, cold: Points, beyond: Sequence[Points]
+    path: TemperingPath, setting: TunedParameters, draws: Points, unmet: Sequence[Points]
 ) -> tuple[GaussianMixture, int]:
     """Return a Gaussian for each mode of the draws, and the number of gradients of the ascents to modes.
 
-    Draws ``cold`` ``(n, ...)`` at temperature 1, whose ``setting`` it is, are in order of time; ``beyond`` are draws of
-    each mode that ``cold`` has none of.
+    The ``draws`` ``(n, ...)`` at the posterior, whose ``setting`` it is, are in order of time; ``unmet`` are draws of
+    each mode that they have not met.
     """
     density = path.whitened_density(setting.coordinates)
     n_grad = 0
@@ -43,13 +43,13 @@ def fitted_mixture(
         n_grad += len(y)
         return density(y)
 
-    label = mode_labels(setting.coordinates.whiten(cold.position), counted, _ASCENTS)
+    label = mode_labels(setting.coordinates.whiten(draws.position), counted, _ASCENTS)
     order = np.argsort(-np.bincount(label), kind="stable")
     d = path.d
     limit = max(1, min(MOST_MODES, _NUMBERS // (d * d if d <= MOST_DENSE else d)))
-    met = [cold.take(label == k) for k in order[: max(1, limit - len(beyond))]]
-    enough = [points for points in met if len(points.position) >= _FEWEST] or [cold]
-    parts = [_gaussian(points) for points in [*enough, *beyond]]
+    by_mode = [draws.take(label == k) for k in order[: max(1, limit - len(unmet))]]
+    met = [points for points in by_mode if len(points.position) >= _FEWEST] or [draws]
+    parts = [_gaussian(points) for points in [*met, *unmet]]
     mixture = GaussianMixture(*(np.concatenate(each) for each in zip(*parts, strict=True)))
     entropy = mixture.log_volume + 0.5 * d * _LOG_2PI_E
     return mixture._replace(log_weight=mixture.log_weight + entropy), n_grad

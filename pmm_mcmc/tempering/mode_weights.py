@@ -1,7 +1,8 @@
 """Weights of separated modes: the shares of the draws in the basin of attraction of each.
 
 Ascents from some of the draws lead to maxima of the log density.  Maxima between which it does not dip are one mode.
-All other draws belong to the mode that is nearest by the Gaussian law of its draws.
+Each other draw belongs to the mode under whose Gaussian, fitted to its draws and weighted by their number, it is most
+probable.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _GRADIENTS_PER_ASCENT = 60
 # Dip of the log density above which two maxima are two modes, and shares of the way between them where it is looked at.
 _DIP = 0.2
 _SHARES_BETWEEN = np.linspace(0.0, 1.0, 11)[1:-1]
-_ROUNDS = 3  # rounds of assigning draws to the nearest mode, whose scale is of the round before
+_ROUNDS = 3  # in each all draws are assigned to modes, by Gaussians fitted to those of the round before
 
 
 class Modes(NamedTuple):
@@ -70,14 +71,14 @@ def find_modes(position: np.ndarray, restart: np.ndarray, density: Density) -> M
 
 
 def mode_labels(position: np.ndarray, density: Density, ascents: int = _ASCENTS) -> np.ndarray:
-    """Return the number of the mode that each of the draws ``(n, d)`` is in, by so many ascents."""
+    """Return the number of the mode that each of the draws ``(n, d)`` is in; ``ascents`` start from as many of them."""
     some = np.unique(np.linspace(0, len(position) - 1, min(len(position), ascents)).astype(int))
     ends = Ascents.of(density, position[some], position[some].mean(axis=0), _GRADIENTS_PER_ASCENT * len(some))
     return _nearest_modes(position, some, _modes_of_maxima(ends.position, ends.lp, density))
 
 
 def _modes_of_maxima(maxima: np.ndarray, lp: np.ndarray, density: Density) -> np.ndarray:
-    """Return the number of the mode of each maximum."""
+    """Return the number of the mode of each maximum, from 0; the first has the highest maximum."""
     mode_of = np.full(len(maxima), -1)
     highest: list[int] = []  # the highest maximum of each mode
     for i in np.argsort(-lp, kind="stable"):
@@ -95,7 +96,7 @@ def _modes_of_maxima(maxima: np.ndarray, lp: np.ndarray, density: Density) -> np
 
 
 def _nearest_modes(position: np.ndarray, some: np.ndarray, mode_of: np.ndarray) -> np.ndarray:
-    """Return the mode of every draw ``(n, d)``, from those of ``some``."""
+    """Return the mode of every draw ``(n, d)``, from the modes ``mode_of`` of the draws with numbers ``some``."""
     modes = int(mode_of.max()) + 1
     d = position.shape[1]
     if modes == 1:

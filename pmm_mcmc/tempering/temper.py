@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from threadpoolctl import threadpool_limits
 
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.checks import flat_priors, model_of
@@ -122,7 +123,7 @@ def _tempered(request: Request) -> xr.DataTree:
     if request.seed is None:
         request = dataclasses.replace(request, seed=stored.get("seed", fresh_seed()))
     identity["seed"] = request.seed
-    with Console(request) as console:
+    with threadpool_limits(1, user_api="blas"), Console(request) as console:
         begin = "the prior" if options.from_prior else "the prior or fitted Gaussians"
         begin = begin if request.reference == "prior" else "fitted Gaussians"
         plan = SamplingPlan.of(request, lambda sampled: console.announce(f"{sampled}, on a ladder from {begin}"))

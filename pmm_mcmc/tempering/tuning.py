@@ -1,8 +1,9 @@
-r"""How a ladder is found: annealing from the reference to the target, then rounds of tempering until it is steady.
+"""The tuning of a ladder of temperatures: annealing from the reference to the posterior, then rounds of tempering.
 
-Each round of tempering is twice as long as the one before; after it every level is fitted to its own draws, and the
-temperatures are placed so that all pairs swap equally often.  The *barrier* is the sum of the rejections of all pairs,
-which does not depend on how many there are; tuning ends when it changes no more.
+A round is a number of scans, each of moves at every level and swaps between neighbours; the next round has twice as
+many.  After a round the preconditioner of every level is fitted to its draws, and the temperatures are placed so that
+all neighbours swap equally often.  The *barrier* is the sum of the rejection rates of all pairs of neighbours, which
+hardly depends on how many there are.  Tuning ends when it is steady.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,11 +29,11 @@ __all__ = ["LadderOptions", "NoLadder", "Tuner"]
 _FIRST = 16
 # Relative change of the barrier below which it is steady.
 _STEADY = 0.1
-# Blocks of a round after each of which steps adapt.
+# Blocks of a round, after each of which the step sizes adapt.
 _BLOCKS = 4
-# Draws that a level is fitted to.
+# Draws that a level is fitted to, about.
 _FITTED = 4000
-# Scans of a round from whose draws between reference and posterior ascents start.
+# Scans of a round after which draws between reference and posterior are kept, from which ascents start.
 _INTERMEDIATE_SCANS = 8
 # Moves between two swaps, at most.
 _MOST_MOVES = 16
@@ -44,6 +46,15 @@ class LadderOptions:
     betas: np.ndarray | None
     pairs: int | None
     from_prior: bool
+
+
+class Round(NamedTuple):
+    """What the scans of a round leave: log ratios before and after the moves ``(scan, replica, level)``, and draws."""
+
+    earlier_log_ratio: np.ndarray
+    log_ratio: np.ndarray
+    swap_rate: np.ndarray  # (pair,): mean probability that neighbours swap
+    draws: list[Points]  # (replica, level, ...) after each of some later scans
 
 
 class Tuner(Annealer):
@@ -71,15 +82,16 @@ class Tuner(Annealer):
         Where there is no prior, the reference is at first a Gaussian that covers ``start`` ``(n, d)``.
         """
         stages, points = yield from self.annealed(start, self.options.from_prior)
-        ladder = yield from self._temper(stages, points)
-        self.search_modes(ladder)
-        ladder.freeze(self._last_log_ratio)
+        ladder, last_round = yield from self._temper(stages, points)
+        self._search_modes(ladder, last_round.draws)
+        ladder.freeze(last_round.log_ratio.reshape(-1, ladder.pairs + 1))
         yield ladder
 
-    # -- tempering ---------------------------------------------------------------------------------------------------
+    def _temper(self, stages: list[Stage], points: Points) -> Generator[None, None, tuple[Ladder, Round]]:
+        """Return the ladder after rounds of tempering, and the last of these.
 
-    def _temper(self, stages: list[Stage], points: Points) -> Generator[None, None, Ladder]:
-        """Return the ladder after rounds of tempering, from the steps of annealing and its chains at the target."""
+        It starts from the ``stages`` of annealing and its chains at the target, ``points``.
+        """
         betas, rejections = rejections_of(stages)
         order = np.arange(self.chains)
         ladder = Ladder(
@@ -95,17 +107,20 @@ class Tuner(Annealer):
             moves = max(setting.steps_per_draw for setting in ladder.settings[1:])
             enough = 1 if pairs_for(self.barrier) == pairs_for(0.0) else 2  # no ladder has fewer pairs
             last = left < 3 * scans * moves or steady >= enough
-            rejections = yield from self._round(ladder, scans, last)
+            newest = yield from self._scanned(ladder, scans)
+            self._set_moves(ladder, newest)
+            rejections = 1.0 - newest.swap_rate
             previous = self.barrier
             self.barrier = float(barriers(rejections).sum())
             change = abs(self.barrier - previous)
             steady = steady + 1 if scans > _FIRST and change <= _STEADY * max(self.barrier, 0.5) else 0
             if last:
-                break
+                return ladder, newest
+            self._fit_levels(ladder, newest.draws)
             scans *= 2
+            # The chains by level, from the reference on, and then those of no replica.
             order = np.concatenate([ladder.chain_at.T.ravel(), np.setdiff1d(np.arange(self.chains), ladder.chain_at)])
             self._place(ladder, rejections, order)
-        return ladder
 
     def _pairs(self) -> int:
         """Return the number of pairs that the barrier asks for and the chains allow."""
@@ -122,14 +137,17 @@ class Tuner(Annealer):
         return min(wanted, limit)
 
     def _place(self, ladder: Ladder, rejections: np.ndarray, order: np.ndarray) -> None:
-        """Put the chains on the ladder that equal rejections ask for, with the nearest settings that there are."""
+        """Put the chains on the ladder that equal rejections ask for; each level takes the setting of the nearest one.
+
+        The distance of levels is the barrier between them.
+        """
         betas = ladder.betas
         new_betas = self.options.betas
         if new_betas is None:
             new_betas = equal_rejection(betas, rejections, self._pairs())
         barrier = np.concatenate([[0.0], np.cumsum(barriers(rejections))]) + 1e-6 * betas
-        near = [int(np.abs(np.interp(beta, betas, barrier) - barrier[1:]).argmin()) + 1 for beta in new_betas]
-        settings = [ladder.settings[i] for i in near]
+        nearest = [int(np.abs(np.interp(beta, betas, barrier) - barrier[1:]).argmin()) + 1 for beta in new_betas]
+        settings = [ladder.settings[i] for i in nearest]
         for k, beta in enumerate(new_betas):
             parameters = self.path.parameters_at(float(beta))
             coordinates = settings[k].coordinates._replace(density_parameters=parameters)
@@ -137,20 +155,20 @@ class Tuner(Annealer):
         ladder.place(new_betas, settings, self.chains // len(new_betas), order)
         ladder.n_grad = np.full(ladder.replicas, self.spent / ladder.replicas)
 
-    def _round(self, ladder: Ladder, scans: int, last: bool) -> Generator[None, None, np.ndarray]:
-        """Make so many scans, then set each level by its draws; return the rejection of each pair."""
+    def _scanned(self, ladder: Ladder, scans: int) -> Generator[None, None, Round]:
+        """Make so many scans, of which blocks adapt the steps, and yield after each; return what they leave."""
         replicas = ladder.replicas
         levels = ladder.pairs + 1
-        fitting_scans = max(scans // 2, min(scans, _FITTED // replicas))  # those at the end, to which levels are fitted
+        fitting_scans = max(scans // 2, min(scans, _FITTED // replicas))  # those at the end, whose draws are kept
         log_ratio = np.empty((scans, replicas, levels))
-        log_ratio_before = np.empty((scans, replicas, levels))
+        earlier_log_ratio = np.empty((scans, replicas, levels))
         swap_rate = np.zeros(levels - 1)
         draws: list[Points] = []
         accept: list[np.ndarray] = []
         for i in range(scans):
             scan: Scan = ladder.advance(self.path, self._map_levels)
             log_ratio[i] = scan.log_ratio
-            log_ratio_before[i] = scan.before
+            earlier_log_ratio[i] = scan.before
             swap_rate += scan.swaps.mean(axis=0) / scans
             ladder.n_grad += scan.n_grad.sum(axis=1)
             accept.append(scan.accept.mean(axis=0))
@@ -164,20 +182,24 @@ class Tuner(Annealer):
             self.transition = ladder.transition
             self.spent = float(ladder.n_grad.sum())
             yield
-        self._last_log_ratio = log_ratio.reshape(-1, levels)
-        self._last_draws = [points.take((slice(None), -1)) for points in draws]
-        for k in range(1, levels):
-            setting = ladder.settings[k]
-            # Swaps that are accepted forget the log ratio, too.
-            rejection = float(1.0 - swap_rate[k - 1 : k + 1].mean())
+        return Round(earlier_log_ratio, log_ratio, swap_rate, draws)
+
+    def _set_moves(self, ladder: Ladder, scans: Round) -> None:
+        """Set the moves of each level between two swaps: fewer where swaps, too, make it forget its log ratio."""
+        for k, setting in enumerate(ladder.settings[1:], 1):
+            rejection = float(1.0 - scans.swap_rate[k - 1 : k + 1].mean())
             limit = max(1, math.ceil(_MOST_MOVES * min(1.0, 2.0 * rejection) ** 2))
-            moves = _moves_between_swaps(log_ratio_before[:, :, k], log_ratio[:, :, k], setting.steps_per_draw)
-            if not last:
-                beta = float(ladder.betas[k])
-                level_draws = Points.joined([points.take((slice(None), k)) for points in draws])
-                setting = self._fitted(level_draws.position, level_draws.slope(beta), beta, setting.step_size)
+            ends = scans.earlier_log_ratio[:, :, k], scans.log_ratio[:, :, k]
+            moves = _moves_between_swaps(*ends, setting.steps_per_draw)
             ladder.settings[k] = setting._replace(steps_per_draw=min(limit, moves))
-        return 1.0 - swap_rate
+
+    def _fit_levels(self, ladder: Ladder, draws: list[Points]) -> None:
+        """Fit the preconditioner of each level but the reference to its draws."""
+        for k, setting in enumerate(ladder.settings[1:], 1):
+            beta = float(ladder.betas[k])
+            of_level = Points.joined([points.take((slice(None), k)) for points in draws])
+            fitted = self._fitted(of_level.position, of_level.slope(beta), beta, setting.step_size)
+            ladder.settings[k] = fitted._replace(steps_per_draw=setting.steps_per_draw)
 
     def _adapt_steps(self, ladder: Ladder, accept: np.ndarray) -> None:
         """Adapt the step of each level but the reference to its mean acceptance."""
@@ -185,13 +207,13 @@ class Tuner(Annealer):
             step = step_for_acceptance(ladder.settings[k].step_size, float(accept[k]))
             ladder.settings[k] = self._with_step(ladder.settings[k], step)
 
-    def search_modes(self, ladder: Ladder) -> None:
+    def _search_modes(self, ladder: Ladder, last_draws: list[Points]) -> None:
         """Search for modes that no draw of the last round at the posterior is in, where the reference is the prior."""
         if self.path.mixture is not None:
             ladder.other_modes = self._other_modes
             return
         rng = np.random.default_rng([*self.key.tolist(), ANNEALING, self.path.d])
-        draws = Points.joined(self._last_draws, np.stack)
+        draws = Points.joined([points.take((slice(None), -1)) for points in last_draws], np.stack)
         prior = self._draw(PRIOR_DRAWS).position
         n_grad = int(ladder.n_grad.sum())
         intermediate = np.concatenate(self._intermediate)

@@ -16,8 +16,8 @@ class Block(NamedTuple):
     """Draws of one block of warm-up, one for each transition.
 
     Positions ``z`` and gradients are ``(chain, n, d)``, the others ``(chain, n)``, as in
-    :class:`pmm_mcmc.engines.contract.Chunk`.  Straight from an engine ``gradient`` is the evaluation
-    ``(chain, n, width)``.
+    :class:`pmm_mcmc.engines.contract.Chunk`.  Where they come from an engine, ``gradient`` are evaluations
+    ``(chain, n, width)``, whose first ``d`` numbers are the gradient.
     """
 
     position: np.ndarray

@@ -20,14 +20,7 @@ from pmm_mcmc.warmup.friction import largest_spread
 from pmm_mcmc.warmup.stein_identity import too_wide
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
-__all__ = [
-    "curvature",
-    "failed",
-    "fitted_coordinates",
-    "visibly_wide",
-    "whitened",
-    "whitens",
-]  # fmt: skip
+__all__ = ["curvature", "failed", "fitted_coordinates", "visibly_wide", "whitened", "whitens"]
 
 
 def failed(block: Block) -> np.ndarray:

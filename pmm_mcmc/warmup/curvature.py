@@ -22,10 +22,12 @@ def curvature_bound(
 ) -> float:
     """Return the largest curvature that successive whitened positions and gradients ``(chain, n, d)`` show.
 
-    Draws past the transient are ``usable`` ``(chain, n)``.  If the harmonic flow integrates the linear part ``-y`` of
-    the gradient, it is the curvature of the ``remainder``.  It is the larger of :func:`rare_curvature` and the 97 %
-    quantile of ``|dg| / |dy|`` along the direction in which the gradient varies most: this sees a few stiff directions
-    that the former, which averages over directions, would miss; on a Gaussian it is their exact curvature.
+    It is the larger of :func:`rare_curvature` and the 97 % quantile of ``|dg| / |dy|`` along the direction in which the
+    gradient varies most.  The second sees a few stiff directions, on a Gaussian their exact curvature, which the first
+    misses, since it averages over directions.
+
+    Draws past the transient are ``usable`` ``(chain, n)``.  With ``remainder`` the curvature is that of the gradient
+    without its linear part ``-y``, which the harmonic flow integrates.
     """
     rare = rare_curvature(position, gradient, usable, remainder, refines)
     dy, dg = _changes(position, gradient, usable, remainder)
@@ -109,8 +111,8 @@ class LocalCurvature:
     ) -> float:
         """Return the median of the largest curvatures at eight of the whitened draws ``(n, d)``, evenly spaced.
 
-        ``gradient`` ``(n, d)`` are the gradients there; ``gradient_at`` returns that at another place.  If the harmonic
-        flow integrates the linear part ``-y`` of the gradient, the curvature is that of the ``remainder``.
+        ``gradient`` ``(n, d)`` are the gradients there; ``gradient_at`` returns that at another place; ``remainder`` is
+        as of :func:`curvature_bound`.
         """
         n, d = position.shape
         rows = np.unique(np.linspace(0, n - 1, THRESHOLDS.curvature_points).astype(int))

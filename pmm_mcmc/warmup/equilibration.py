@@ -47,12 +47,7 @@ def adjusted_setting(tuned: TunedParameters, kernel: Kernel, step: float | None 
         if kernel.dynamics == OVERDAMPED:
             step = math.sqrt(2.0 * step)  # a step of the position alone has the noise of such a step of the velocity
         step = min(THRESHOLDS.adjusted_step * step, METHODS["GHMC"].largest_step)
-    return tuned._replace(
-        step_size=step,
-        K=1,
-        friction=adjusted_friction(step) * tuned.friction,
-        steps_per_draw=1,
-    )
+    return tuned._replace(step_size=step, K=1, friction=adjusted_friction(step) * tuned.friction, steps_per_draw=1)
 
 
 def least_acceptance(accept: np.ndarray) -> float:
@@ -67,19 +62,20 @@ class Equilibration:
     tuned: TunedParameters  # the present setting
     length: int  # transitions of each chain before the draws, at most
     steps_per_draw: int | None  # that the user fixed
-    centre: np.ndarray  # (d,): the mean of the model's positions where equilibration began
+    centre: np.ndarray  # (d,): the mean of the model's positions where equilibration began, for accuracy
     rows: int  # length of the next block
     done: int = 0  # transitions so far
     rounds: int = 0  # rounds of adaptation so far
     fixed: int | None = None  # transitions at which the step was fixed
-    # (chain, 2, d): means of each chain in the last block, of the distance from the centre and its square.
+    # (chain, 2, d): means of each chain in the last block, of the distance from the centre and its square; and in the
+    # block before it.
     latest: np.ndarray = field(default_factory=lambda: np.empty((0, 2, 0)))
-    before: np.ndarray = field(default_factory=lambda: np.empty((0, 2, 0)))  # the same in the block before it
-    # Distances from the centre since the step was fixed, of the chains that a setting is learnt from.
+    previous: np.ndarray = field(default_factory=lambda: np.empty((0, 2, 0)))
+    # Distances from the centre in each block since the step was fixed, of the training chains.
     blocks: list[np.ndarray] = field(default_factory=list)
     lag: int = 0  # transitions after which the largest autocorrelation is below one half
-    finished: bool = False  # whether the draws follow
-    ended: bool = False  # whether by then the chains had forgotten their start
+    ended: bool = False  # whether the chains have forgotten their start
+    finished: bool = False  # whether it is over: they have, or ``length`` is reached
     acceptance: np.ndarray = field(default_factory=lambda: np.empty(0))  # (chain,): rate in the last block
     n_grad: float = 0.0  # of each chain in the whole equilibration
 
@@ -91,6 +87,7 @@ class Equilibration:
         d = ensemble.state.shape[1] // 4
         start, _ = in_model_coordinates(warming.tuned.coordinates.place(ensemble.state[:, :d]), ensemble.evaluation)
         tuned = adjusted_setting(warming.tuned, kernel)
+        # Of more than 16 chains as many transitions as 16 make.
         rows = max(2, min(THRESHOLDS.adaptation_block, -(-16 * THRESHOLDS.adaptation_block // len(start))))
         return cls(tuned, length, arguments.steps_per_draw, start.mean(axis=0), min(rows, length))
 
@@ -146,10 +143,10 @@ class Equilibration:
         return True
 
     def _check(self, means: np.ndarray, distances: np.ndarray, usable: np.ndarray) -> None:
-        """Decide whether the chains have forgotten their start."""
+        """Decide whether the chains have forgotten their start; later blocks are longer."""
         if self.fixed is None:
             self.fixed = self.done - self.rows
-        self.before = self.latest
+        self.previous = self.latest
         self.latest = means
         self.blocks.append(distances)
         self.lag = steps_for_autocorrelation(np.concatenate(self.blocks, axis=1))
@@ -157,15 +154,15 @@ class Equilibration:
         resolved = self.lag <= max(1, since // 8)  # so few transitions do not show a longer one
         forgotten = resolved and since >= THRESHOLDS.forgetting_lags * self.lag
         arrived = bool(usable[:, -max(1, self.rows // 4) :].any(axis=1).all())
-        self.ended = bool(forgotten and arrived and len(self.before) and not self._drifts())
-        if len(self.before):
+        self.ended = bool(forgotten and arrived and len(self.previous) and not self._drifts())
+        if len(self.previous):
             self.rows = math.ceil(1.5 * self.rows)
 
     def _drifts(self) -> bool:
         """Return whether the means over chains changed between the last two blocks by more than chance."""
         if len(self.latest) == 1:
             return False
-        change = self.latest - self.before
+        change = self.latest - self.previous
         mean = change.mean(axis=0)
         error = change.std(axis=0, ddof=1) / np.sqrt(len(change))
         return bool((np.abs(mean) > largest_t(mean.size, len(change) - 1) * error).any())
@@ -182,7 +179,7 @@ class Equilibration:
 def report_of(equilibration: Equilibration | None, chains: int) -> xr.Dataset:
     """Return the group of a result that says how equilibration ended, and the setting of the draws.
 
-    Before its end, ``None``, numbers are NaN or 0.
+    While there is none, numbers are NaN or 0.
     """
     of_chains: dict[str, Any] = {"step_size": math.nan, "friction": math.nan, "steps_per_draw": 0}
     acceptance: Any = math.nan

@@ -11,6 +11,8 @@ The chains do not depend on it, unless their mode has next to no mass (:mod:`pmm
 
 Two kinds of mass have no maximum that an ascent reaches: a broad slab around a spike, and a spike so narrow that no
 draw met it.  They are estimated from the candidates (:mod:`pmm_mcmc.warmup.hidden_mass`).
+
+A run that starts from a former one has a short search in place of this: :func:`leads_elsewhere`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.contract import Engine, TunedParameters, chains_of, empty_state, in_model_coordinates
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin.methods import OVERDAMPED
@@ -30,12 +31,14 @@ from pmm_mcmc.warmup.hidden_mass import follows_gradient, lowest_typical_lp, sla
 from pmm_mcmc.warmup.maxima import Maximum, are_close, are_one_mode, distinct, hessian_spectrum, log_mass
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.search_thresholds import SEARCH
-from pmm_mcmc.warmup.whitened_map import WhitenedMap
+from pmm_mcmc.warmup.whitened_map import WhitenedMap, along_coordinates
 
-__all__ = ["ModeSearch", "SearchOutcome", "along_coordinates", "search_modes"]
+__all__ = ["ModeSearch", "SearchOutcome", "leads_elsewhere", "search_modes"]
 
 # Numbers in the candidates and in the states of one evaluation, at most: 16 MiB.
 _NUMBERS = 2**21
+# Ascents of a short search, at most.
+_SHORT = 4
 
 
 class SearchOutcome(NamedTuple):
@@ -70,6 +73,17 @@ def search_modes(
     return search.outcome(search.run(draws, prior, maxima))
 
 
+def leads_elsewhere(
+    engine: Engine, tuned: TunedParameters, draws: Block, starts: np.ndarray, rng: np.random.Generator
+) -> tuple[bool, int]:
+    """Return whether ascents lead to a mode in which no draw is, and the gradients spent.
+
+    They begin at some of the ``starts`` ``(n, d)`` in the model's coordinates.
+    """
+    search = ModeSearch(engine, tuned, SEARCH.gradients_elsewhere * max(len(draws.lp), 4), rng)
+    return search.leads_elsewhere(draws, starts), search.spent
+
+
 class ModeSearch:
     """A search with ``limit`` gradients, of which ``spent`` are spent, for ``other_maxima``, those of other modes.
 
@@ -98,9 +112,7 @@ class ModeSearch:
 
     def run(self, draws: Block, prior: np.ndarray, maxima: np.ndarray | None = None) -> OtherModes:
         """Return the other modes; NaN if no ascent from the chains reaches a maximum."""
-        x = in_model_coordinates(*(array.swapaxes(0, 1).reshape(-1, array.shape[2]) for array in draws[:2]))[0]
-        x = self._map.around(x[-1], x)
-        y, log_det = self._map.whiten(x)
+        x, y, log_det = self._rows(draws)
         lp = draws.lp.T.ravel() + log_det
         chain_maxima = self._ascend(y[-SEARCH.chain_ascents :], y[-1], self._limit // 10)
         starts = self._starts(prior, max((maximum.lp for maximum in chain_maxima), default=0.0))
@@ -131,6 +143,28 @@ class ModeSearch:
         offset = np.abs(position - x.mean(axis=0)) / np.maximum(x.std(axis=0), 1e-300)
         coordinate = int(offset.argmax())
         return OtherModes(total / (1.0 + total), coordinate, float(position[coordinate]))
+
+    def leads_elsewhere(self, draws: Block, starts: np.ndarray) -> bool:
+        """Return whether an ascent from ``starts`` ends in a mode in which no draw is."""
+        _, y, _ = self._rows(draws)
+        chain_maxima = self._ascend(y[-1:], y[-1], self._limit // 4)
+        with np.errstate(all="ignore"):
+            places = self._map.whiten(starts)[0]
+        places = _far_apart(places[np.isfinite(places).all(axis=1)], y.mean(axis=0))
+        lowest = _lowest(chain_maxima, y.shape[1])
+        for maximum in distinct(self._ascend(places, y[-1], self._left), chain_maxima):
+            if maximum.lp < lowest:
+                continue
+            chain_maxima += distinct(self._near(maximum, y, self._left), chain_maxima)
+            if not any(are_one_mode(maximum, other, self._density) for other in chain_maxima):
+                return True
+        return False
+
+    def _rows(self, draws: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return draws as rows: positions of the model, whitened ones, and log determinants of the non-centring."""
+        x, _ = in_model_coordinates(*(array.swapaxes(0, 1).reshape(-1, array.shape[2]) for array in draws[:2]))
+        x = self._map.around(x[-1], x)
+        return x, *self._map.whiten(x)
 
     # -- candidates and ascents --------------------------------------------------------------------------------------
 
@@ -192,21 +226,25 @@ class ModeSearch:
             lp, gradient = self._density(y)
         return distinct(map(Maximum, y, lp.tolist(), gradient, ends.scale[ends.arrived].tolist()), [])
 
+    def _near(self, maximum: Maximum, y: np.ndarray, limit: int) -> list[Maximum]:
+        """Return the maximum that an ascent from the draw nearest to another maximum reaches, if it reaches one."""
+        nearest_draw = y[[np.argmin(((y - maximum.y) ** 2).sum(axis=1))]]
+        return self._ascend(nearest_draw, nearest_draw[0], limit)
+
     # -- which maxima are other modes --------------------------------------------------------------------------------
 
     def _apart(self, reached: list[Maximum], chain_maxima: list[Maximum], y: np.ndarray) -> list[Maximum]:
         """Return the highest maxima that are in no mode of the chains; extend ``chain_maxima`` by those near them."""
         others: list[Maximum] = []
         d = y.shape[1]
-        lowest = max(maximum.lp for maximum in chain_maxima) - SEARCH.lowest - SEARCH.lowest_each * d
+        lowest = _lowest(chain_maxima, d)
         for maximum in sorted(reached, key=lambda maximum: -maximum.lp):
             enough = self._left > 2 * min(d, SEARCH.exact_hessian) + SEARCH.least_ascent
             if len(others) == SEARCH.most_modes or maximum.lp < lowest or not enough:
                 break
             if any(are_one_mode(maximum, other, self._density) for other in (*chain_maxima, *others)):
                 continue
-            nearest_draw = y[[np.argmin(((y - maximum.y) ** 2).sum(axis=1))]]
-            near = self._ascend(nearest_draw, nearest_draw[0], self._left // 3)
+            near = self._near(maximum, y, self._left // 3)
             chain_maxima += distinct(near, chain_maxima)
             if not any(are_one_mode(maximum, other, self._density) for other in near):
                 others.append(maximum)
@@ -284,18 +322,20 @@ class ModeSearch:
         return share
 
 
-def along_coordinates(coordinates: Coordinates, limit: int, d: int, rng: np.random.Generator) -> np.ndarray:
-    """Return up to ``limit`` places on both sides of 0 along coordinates, at distances that grow evenly.
+def _lowest(chain_maxima: list[Maximum], d: int) -> float:
+    """Return the log density below which a maximum has too little mass to matter beside those of the chains."""
+    highest = max((maximum.lp for maximum in chain_maxima), default=np.inf)
+    return highest - SEARCH.lowest - SEARCH.lowest_each * d
 
-    The coordinates are the model's, the places ``(n, d)`` whitened.
-    """
-    steps = int(np.log(SEARCH.furthest / SEARCH.nearest) / np.log(SEARCH.spacing))
-    sides = rng.permutation(2 * d)[: limit // steps]
-    axes = np.zeros((len(sides), d))
-    axes[np.arange(len(sides)), sides // 2] = 1 - 2 * (sides % 2)
-    axes = coordinates._replace(centre=np.zeros(d)).whiten(axes)
-    lengths = np.linalg.norm(axes, axis=1, keepdims=True)
-    has_length = lengths[:, 0] > 0.0  # scales may be beyond what a double holds
-    axes = axes[has_length] / lengths[has_length]
-    distances = SEARCH.nearest * SEARCH.spacing ** (np.arange(steps) + rng.uniform(size=(len(axes), 1)))
-    return np.asarray(distances[:, :, None] * axes[:, None, :]).reshape(-1, d)
+
+def _far_apart(places: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    """Return places that are furthest from ``centre`` and from each other, of the nearest three quarters."""
+    distance = np.linalg.norm(places - centre, axis=1)
+    order = np.argsort(distance)[: -(-3 * len(places) // 4)]
+    places = places[order]
+    distance = distance[order]
+    chosen: list[int] = []
+    while len(chosen) < min(_SHORT, len(places)):
+        chosen.append(int(np.argmax(distance)))
+        distance = np.minimum(distance, np.linalg.norm(places - places[chosen[-1]], axis=1))
+    return places[chosen]

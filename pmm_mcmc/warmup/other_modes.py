@@ -25,6 +25,11 @@ class OtherModes(NamedTuple):
     position: float = math.nan
 
     @property
+    def hidden(self) -> bool:
+        """Whether the mass has no maximum of its own."""
+        return self.coordinate < 0
+
+    @property
     def statistics(self) -> dict[str, float | int]:
         """Their values by name, as among the statistics of draws."""
         return dict(zip(OTHER_MODES, self, strict=True))

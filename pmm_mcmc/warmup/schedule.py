@@ -1,8 +1,15 @@
-"""The warm-up schedule of chains that are tuned together: blocks of transitions, an update after each, then checks.
+"""The warm-up schedule of chains that are tuned together: what the draws of each block change in their setting.
 
-Any engine can follow it: run the chains to :attr:`Warmup.boundary`, pass their draws to :meth:`Warmup.observe`, and go
-on with the setting that :meth:`Warmup.update` returns.  The setting (:class:`TunedParameters`) is a step size with its
-number of midpoints ``K``, a friction, the preconditioner with the non-centring, and the transitions of a draw.
+The setting (:class:`TunedParameters`) is a step size with its number of midpoints ``K``, a friction, the preconditioner
+with the non-centring, and the transitions of a draw.  Any engine can follow the schedule::
+
+    warmup = Warmup.start(...)
+    while not warmup.finished:
+        warmup.observe(draws of the chains, with the setting warmup.tuned, from warmup.done to warmup.boundary)
+        warmup.update(engine)
+
+The setting is adapted after each block until it is settled; then frictions are tried, one a block, if some direction is
+slow; then the setting is frozen, and the other blocks check it.
 """
 
 from __future__ import annotations
@@ -35,31 +42,35 @@ _DOUBLE = 2.0  # largest growth of a step from block to block
 
 @dataclass
 class Warmup:
-    """A warm-up in progress, of at most ``length`` transitions of each chain."""
+    """A warm-up in progress: its plan, its setting, where it is, and what it has learnt."""
 
+    # The plan.
     arguments: MethodArguments
-    length: int
+    length: int  # transitions of each chain, at most
     tuned: TunedParameters  # the setting at present
     least: int = THRESHOLDS.least_adapted  # transitions before which the setting is not frozen
     shortest: int = THRESHOLDS.first_block  # transitions of the first block
     # What ends the warm-up before its last transition: nothing ("length"), a check of the frozen setting that has
     # "passed", or that it is "frozen".
     ends: str = "length"
-    done: int = 0  # transitions observed so far
-    boundary: int = 0  # transition at which the current block ends
-    frozen: int | None = None  # transition at which the setting was frozen
+    # Where it is, in transitions of each chain.
+    done: int = 0
+    boundary: int = 0  # the end of the current block
+    frozen: int | None = None  # when the setting was frozen
     passed: bool | None = None  # whether the last check passed
+    _extensions: int = 0  # number of checks that were added after the planned end
+    # The draws that the next update or check learns from, and those that the frozen setting was fitted to.
+    blocks: list[Block] = field(default_factory=list)
+    _last_positions: np.ndarray = field(default_factory=lambda: np.zeros((1, 0, 0)))
+    _noncentring: NoncentringFit = field(default_factory=NoncentringFit)
     # After an update: for each chain, the number of the chain whose state it continues from.
     source: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
-    blocks: list[Block] = field(default_factory=list)  # from which the next update or check learns, in order of time
-    _noncentring: NoncentringFit = field(default_factory=NoncentringFit)
-    _last_positions: np.ndarray = field(default_factory=lambda: np.zeros((1, 0, 0)))  # that the setting was fitted to
-    _extensions: int = 0  # checks beyond ``length``
-    _step_share: float = 1.0  # of the step that the curvature allows: the largest that is taken
-    _curvature: float = 1.0  # the largest that matters to the step, in whitened coordinates
+    # The step is at most this share of what the largest curvature, in whitened coordinates, allows.
+    _step_share: float = 1.0
+    _curvature: float = 1.0
     _steepest: LocalCurvature = field(default_factory=LocalCurvature)
-    _friction_tried: bool = False  # whether there was a trial of frictions, or no need of one
-    _trial: FrictionTrial | None = None
+    _friction_tried: bool = False  # also where there is nothing to try
+    _trial: FrictionTrial | None = None  # the trial of frictions in progress
 
     @classmethod
     def start(
@@ -95,13 +106,8 @@ class Warmup:
         return self.done >= self.length
 
     @property
-    def ready(self) -> bool:
-        """Whether the setting is frozen and its last check, if there are any, passed."""
-        return self.frozen is not None and (self.passed is True or self.ends == "frozen")
-
-    @property
     def learning_chains(self) -> float:
-        """Most chains of the next block whose draws are learnt from: no block has more than an earlier one."""
+        """Largest number of chains that the next block may be learnt from: that of the last block, if there is one."""
         return len(self.blocks[-1].lp) if self.blocks else math.inf
 
     @property
@@ -115,7 +121,7 @@ class Warmup:
         return THRESHOLDS.energy_tolerance if self.frozen is None else 0.0
 
     def observe(self, block: Block, structure: Structure | None = None) -> None:
-        """Record the draws of the chains in the current block, with the evaluations there."""
+        """Add the draws of the current block, with evaluations in place of gradients if non-centred."""
         if structure is not None and not structure.is_identity:
             block = self._noncentring.observe(block, structure, self.frozen is None)
         chains = len(block.lp)
@@ -129,7 +135,7 @@ class Warmup:
         return self._steepest.evaluations
 
     def update(self, engine: Engine | None = None) -> TunedParameters:
-        """End the block; return the setting of the next one or, after the last, of the draws.
+        """Update the setting after a block; return that of the next block or, after the last, of the draws.
 
         With an engine, power iteration finds the steepest directions at the draws, and the non-centring is fitted.
         """
@@ -140,8 +146,8 @@ class Warmup:
             self._check(block)
         else:
             self._adapt(engine)
-        failed_check = self.passed is False and step_size.found_by_curvature(self.arguments)
-        if self.ends != "length" and self.ready:
+        failed_check = self.passed is False and step_size.follows_curvature(self.arguments)
+        if (self.ends == "passed" and self.passed) or (self.ends == "frozen" and self.frozen is not None):
             self.stop()
         if self.finished and failed_check and self._extensions < THRESHOLDS.most_extensions:
             # The step has shrunk: one more check, so that the final setting is checked.
@@ -153,7 +159,7 @@ class Warmup:
         return self.tuned
 
     def stop(self) -> None:
-        """End the warm-up: the next :meth:`update` is the last."""
+        """Let the next :meth:`update` be the last."""
         self.length = self.boundary = self.done
         self._extensions = THRESHOLDS.most_extensions
 
@@ -169,7 +175,7 @@ class Warmup:
         return timetable.end_of_growing(self.done, self.length, self._friction_tried, self.shortest)
 
     def finish(self) -> TunedParameters:
-        """Return the setting of the draws, also before a block has any."""
+        """End the warm-up now, also before its first block; return the setting of the draws."""
         if self._trial is not None:
             self._end_trial()
         self._noncentring = NoncentringFit()
@@ -180,7 +186,7 @@ class Warmup:
     # -- adapting ----------------------------------------------------------------------------------------------------
 
     def _adapt(self, engine: Engine | None) -> None:
-        """Fit the setting to a window of draws; freeze it once it is settled, or at the latest transition for it."""
+        """Fit the setting to a window of the newest draws, or score the friction on trial; freeze a settled setting."""
         length = max(math.ceil(THRESHOLDS.window * self.done), self.blocks[-1].lp.shape[1])
         if engine is not None and self._noncentring.positions and self._trial is None:
             self._fit_noncentring(engine.structure, length)
@@ -191,18 +197,18 @@ class Warmup:
         usable = past_transient(-window.lp, d, narrowness(block.gradient, d))
         if self.replaces:
             self.source = replacements(usable[:, -block.lp.shape[1] :], block.unstable)
+        settled = False
         if self._trial is not None:
             self._record_trial(block)
-        elif self._fit_setting(window, usable, engine, block):
-            if not self._friction_tried:
+        else:
+            settled = self._fit_setting(window, usable, engine, block)
+            if (settled or self.done >= timetable.latest_trial(self.length)) and not self._friction_tried:
                 self._try_friction(window, usable)
-            if self._trial is None:
-                self._freeze()
-        if self.done >= timetable.latest_trial(self.length) and not self._friction_tried:
-            self._try_friction(window, usable)
-        if self.done >= timetable.latest_freeze(self.length) and self.frozen is None:
+        if self.done >= timetable.latest_freeze(self.length):
             if self._trial is not None:
                 self._end_trial()
+            settled = True
+        if settled and self._trial is None:
             self._freeze()
 
     def _freeze(self) -> None:
@@ -247,7 +253,7 @@ class Warmup:
         if self.arguments.kernel.adjusted and self.arguments.step_size is None:
             # Rejections before the coordinates fit must not leave a short step: it grows as fast as others.
             step = step_size.step_for_acceptance(step, float(block.accept.mean(axis=1).min()), _DOUBLE)
-        elif step_size.found_by_curvature(self.arguments):
+        elif step_size.follows_curvature(self.arguments):
             if failure_rate > THRESHOLDS.failure_rate or self._is_too_wide(window, usable):
                 self._step_share *= THRESHOLDS.shrink
             else:
@@ -269,7 +275,7 @@ class Warmup:
     # -- friction ----------------------------------------------------------------------------------------------------
 
     def _try_friction(self, window: Block, usable: np.ndarray) -> None:
-        """Begin a trial of frictions if some direction is slow: a smaller friction may help there."""
+        """Begin a trial of frictions if one is free, some direction is slow, and there are transitions for it."""
         self._friction_tried = True
         fixed = self.arguments.kernel.dynamics == OVERDAMPED or self.arguments.friction is not None
         if fixed or not usable.any() or window.position.shape[2] == 0:
@@ -285,7 +291,7 @@ class Warmup:
         self.tuned = self.tuned._replace(
             friction=friction * default_friction(self.arguments.kernel, self.tuned.step_size)
         )
-        free = step_size.found_by_curvature(self.arguments)
+        free = step_size.follows_curvature(self.arguments)
         self._set_step(self._longest_step() if free else self.tuned.step_size)
 
     def _record_trial(self, block: Block) -> None:
@@ -312,7 +318,7 @@ class Warmup:
         failure_rate = float((block_checks.failed(block) & usable).mean())
         draws = Block.newest(self.blocks)
         self.passed = failure_rate <= THRESHOLDS.failure_rate and not self._is_too_wide(draws, usable)
-        if not self.passed and step_size.found_by_curvature(self.arguments):
+        if not self.passed and step_size.follows_curvature(self.arguments):
             self._set_step(THRESHOLDS.shrink * self.tuned.step_size)
             self.blocks = []
 

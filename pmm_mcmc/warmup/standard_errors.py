@@ -10,15 +10,9 @@ from scipy.special import pdtrc, pdtrik, stdtrit
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = [
-    "batch_means",
-    "between_pieces",
-    "count_pieces",
-    "degrees_of_freedom",
-    "largest_t",
-    "poisson_limit",
-    "standard_error",
-    "worth_independent",
-]
+    "batch_means", "between_pieces", "count_pieces", "degrees_of_freedom", "largest_t", "poisson_limit",
+    "standard_error", "worth_independent",
+]  # fmt: skip
 
 
 def count_pieces(chains: int, draws: int, pieces: int = THRESHOLDS.pieces) -> int:

@@ -27,7 +27,7 @@ class Identity(NamedTuple):
 
     excess: np.ndarray  # (d,): mean of the product, minus 1
     z: np.ndarray  # (d,): the excess in standard errors
-    # Half the mean over coordinates of the squared excess, without bias from products of different chains.
+    # Half the mean over coordinates of the squared excess; unbiased, as the mean of products of two chains' excesses.
     mean_square: float
     independent: float  # how many independent coordinates they are worth: see worth_independent
 
@@ -38,24 +38,26 @@ def stein_identity(
     pieces: int = THRESHOLDS.pieces,
     error: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Identity:
-    r"""Check :math:`E[(x_i - c_i)\,\partial_i F] = 1` for each unconstrained coordinate.
+    r"""Return how well draws fulfil :math:`E[-(x_i - c_i)\,g_i] = 1` in each unconstrained coordinate.
 
-    The identity holds under the posterior for any constant ``c``.  Draws of too long a step give more than 1.
-    Positions and gradients of the log density (minus that of ``F``) are ``(chain, draw, d)``.  Standard errors are
-    those of ``pieces`` batches of all chains together or, if larger, those ``(d,)`` that ``error`` returns of the means
-    of products ``(chain, draw, d)``.
+    With ``g`` the gradient of the log density the identity holds under the posterior for any constant ``c``.  Draws of
+    too long a step give more than 1.  Positions ``x`` and gradients are ``(chain, draw, d)``.  Standard errors are from
+    ``pieces`` batches of all chains together or, if larger, those ``(d,)`` that ``error`` returns for the products
+    ``(chain, draw, d)``.
     """
     chains, _, d = position.shape
     size = max(1, _BYTES // max(1, 8 * chains * position.shape[1]))
     blocks = []
     for i in range(0, max(d, 1), size):
-        w = _products(position[..., i : i + size], gradient[..., i : i + size])
-        blocks.append(_means(w, pieces, error))
-    excess, batches, by_chain, at_least = (np.concatenate(block, axis=-1) for block in zip(*blocks, strict=True))
+        with np.errstate(over="ignore", invalid="ignore"):
+            w = _products(position[..., i : i + size], gradient[..., i : i + size])
+            least_error = np.zeros(w.shape[2]) if error is None else error(w)
+            blocks.append((w.mean(axis=(0, 1)), batch_means(w, pieces), w.mean(axis=1), least_error))
+    excess, batches, by_chain, least_error = (np.concatenate(block, axis=-1) for block in zip(*blocks, strict=True))
     if not np.isfinite(excess).all():  # the density overflows where chains are
         unknown = np.full(d, np.nan)
         return Identity(unknown, unknown, np.nan, float(d))
-    z = excess / np.maximum(np.fmax(between_pieces(batches, chains), at_least), 1e-300)
+    z = excess / np.maximum(np.fmax(between_pieces(batches, chains), least_error), 1e-300)
     independent = worth_independent(batches)
     if chains == 1:
         return Identity(excess, z, np.nan, independent)
@@ -66,17 +68,7 @@ def stein_identity(
 def _products(position: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     """Return the products minus 1: ``(chain, draw, d)``."""
     # Subtracting the gradient's mean changes nothing on average, and makes it less noisy far from the posterior's mean.
-    with np.errstate(over="ignore", invalid="ignore"):
-        return -(position - position.mean(axis=(0, 1))) * (gradient - gradient.mean(axis=(0, 1))) - 1.0
-
-
-def _means(
-    w: np.ndarray, pieces: int, error: Callable[[np.ndarray], np.ndarray] | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the means of products over all draws, over batches, and over the draws of each chain; the least error."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        at_least = np.zeros(w.shape[2]) if error is None else error(w)
-        return w.mean(axis=(0, 1)), batch_means(w, pieces), w.mean(axis=1), at_least
+    return -(position - position.mean(axis=(0, 1))) * (gradient - gradient.mean(axis=(0, 1))) - 1.0
 
 
 def too_wide(position: np.ndarray, gradient: np.ndarray, target_bias: float) -> bool:

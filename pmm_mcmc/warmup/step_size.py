@@ -1,7 +1,8 @@
-"""Step size and number of midpoints: from the curvature of the posterior or, of adjusted methods, the acceptance rate.
+"""The automatic step size and number of midpoints: by the curvature, or by the acceptance rate of adjusted methods.
 
-The automatic step is the longest for which the method's relative error of the variance, exact on the Gaussian of the
-whitened curvature (:mod:`pmm_mcmc.warmup.curvature`), stays within :func:`allowed_error`.
+By the curvature, the step is the longest at which the relative error of the method's variance stays within
+:func:`allowed_error`.  That error is known exactly on a Gaussian with the posterior's whitened curvature
+(:mod:`pmm_mcmc.warmup.curvature`).
 """
 
 from __future__ import annotations
@@ -20,16 +21,8 @@ from pmm_mcmc.warmup.friction import adjusted_friction, default_friction
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = [
-    "allowed_error",
-    "first_step",
-    "fixed_setting",
-    "found_by_curvature",
-    "longest_step",
-    "midpoint_count",
-    "safe_step",
-    "step_for_acceptance",
-    "with_adjusted_step",
-    "with_step",
+    "allowed_error", "first_step", "fixed_setting", "follows_curvature", "longest_step", "midpoint_count", "safe_step",
+    "step_for_acceptance", "with_adjusted_step", "with_step",
 ]  # fmt: skip
 
 
@@ -68,19 +61,18 @@ def _largest_step(
     return low
 
 
-def safe_step(arguments: MethodArguments, friction: float, curvature: float, target: float | None = None) -> float:
-    """Return the longest step whose error stays within a target at a curvature (of the remainder, if recycled).
+def safe_step(arguments: MethodArguments, friction: float, curvature: float, target: float) -> float:
+    """Return the longest step whose relative error of the variance stays within ``target``, at a whitened curvature.
 
-    ``target`` is the relative error of a variance; by default ``target_bias``, as in few coordinates.
+    The recycled scheme integrates a curvature of 1 exactly; for it ``curvature`` is that of the remainder.
     """
     kernel = arguments.kernel
     largest = METHODS[arguments.method].largest_step
-    target = arguments.target_bias if target is None else target
     if kernel.adjusted:
         raise ValueError("the step size of an adjusted method follows its acceptance rate")
     if kernel.scheme == Scheme.RECYCLED:
         remainder = _rounded(curvature)
-        curvatures = 1.0 + remainder, max(1.0 - remainder, 1.0 / (1.0 + remainder))  # the largest and the smallest
+        curvatures = 1.0 + remainder, max(1.0 - remainder, 1.0 / (1.0 + remainder))  # the largest and smallest in all
         return _largest_step(kernel, _rounded(friction), 1, largest, curvatures, target)
     K = arguments.fixed_K or (32 if arguments.option == 1 else None)
     if kernel.dynamics == OVERDAMPED:
@@ -93,12 +85,12 @@ def safe_step(arguments: MethodArguments, friction: float, curvature: float, tar
 
 
 def _rounded(value: float) -> float:
-    """Round to the nearest 5 %, so that the cache has their bisections."""
+    """Round to the nearest 5 %, so that similar values share a bisection in the cache."""
     return float(1.05 ** np.round(np.log(value) / np.log(1.05)))
 
 
 def midpoint_count(
-    arguments: MethodArguments, step_size: float, friction: float, curvature: float, target: float | None = None
+    arguments: MethodArguments, step_size: float, friction: float, curvature: float, target: float
 ) -> int:
     """Return K for a step size: the fixed one, or the smallest power of two that adds little to the bias.
 
@@ -108,7 +100,6 @@ def midpoint_count(
     if arguments.fixed_K is not None:
         return arguments.fixed_K
     kernel = arguments.kernel
-    target = arguments.target_bias if target is None else target
     if arguments.grid == "centred":
         return THRESHOLDS.least_midpoints
     if kernel.dynamics == OVERDAMPED:
@@ -121,13 +112,13 @@ def midpoint_count(
     return int(2 ** np.ceil(np.log2(wanted)))
 
 
-def found_by_curvature(arguments: MethodArguments) -> bool:
-    """Return whether the step follows from the curvature: it is neither fixed nor adapted to an acceptance rate."""
+def follows_curvature(arguments: MethodArguments) -> bool:
+    """Return whether the step follows the curvature: it is neither fixed nor adapted to an acceptance rate."""
     return arguments.step_size is None and not arguments.kernel.adjusted
 
 
 def longest_step(arguments: MethodArguments, tuned: TunedParameters, curvature: float) -> float:
-    """Return the longest step whose error stays within the allowed one, at the present friction."""
+    """Return the longest step whose error is allowed, at a curvature and the friction of a setting."""
     return safe_step(arguments, tuned.friction, curvature, _allowed(arguments, tuned))
 
 
@@ -143,8 +134,8 @@ def first_step(arguments: MethodArguments, tuned: TunedParameters, curvature: fl
 def step_for_acceptance(step: float, accept: float, lengthening: float = THRESHOLDS.most_lengthening) -> float:
     r"""Return an adjusted method's step for the wanted acceptance rate, from one with the acceptance rate ``accept``.
 
-    The share of rejected steps grows like :math:`h^3`, as does the energy error of a step.  No step changes by more
-    than ``most_shortening`` and ``lengthening``.
+    The share of rejected steps grows as :math:`h^3`, like the energy error of a step.  The step changes by a factor
+    between ``THRESHOLDS.most_shortening`` and ``lengthening``.
     """
     share = (1.0 - THRESHOLDS.adjusted_acceptance) / max(1.0 - accept, 1e-6)
     factor = min(max(share ** (1.0 / 3.0), THRESHOLDS.most_shortening), lengthening)

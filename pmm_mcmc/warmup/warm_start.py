@@ -30,7 +30,7 @@ from pmm_mcmc.engines.contract import Engine, TunedParameters, log_det_of
 from pmm_mcmc.warmup import block_checks, step_size, timetable
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature
-from pmm_mcmc.warmup.elsewhere import leads_elsewhere
+from pmm_mcmc.warmup.mode_search import leads_elsewhere
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.standard_errors import count_pieces, degrees_of_freedom, largest_t
 from pmm_mcmc.warmup.stein_identity import stein_identity

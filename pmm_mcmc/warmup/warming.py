@@ -68,8 +68,6 @@ class Warming:
         The last blocks check the setting, if it is to be ``checked``: an equilibration checks its own.  Starts without
         a finite log density and gradient are an error, and so is a ``length`` of 0 without a step size.
         """
-        if length == 0:
-            fixed_setting(arguments, starts[0])
         density_parameters = engine.structure.initial_noncentring()
         starts, _ = engine.structure.to_z(starts, density_parameters)
         gradients = engine.gradient_at(starts, density_parameters)
@@ -77,25 +75,18 @@ class Warming:
         if bad.size:
             raise ValueError(f"starts[{bad[0]}]: the log density or its gradient is not finite there; start elsewhere")
         n_grad = np.full(len(starts), 2)
-        if length > 0:
-            starts, gradients, ascent_gradients = raised_starts(engine, starts, gradients, density_parameters)
-            n_grad += ascent_gradients
         if length == 0:
             warmup = None
             tuned = fixed_setting(arguments, starts[0], density_parameters)
         else:
+            starts, gradients, ascent_gradients = raised_starts(engine, starts, gradients, density_parameters)
+            n_grad += ascent_gradients
             shortest = timetable.shortest_block(len(starts))
             training = slice(timetable.learnt_from(len(starts), shortest, training_chains(engine.d)))
-            ends = "passed" if checked else "frozen"
             warmup = Warmup.start(
-                arguments,
-                length,
-                starts[training],
-                gradients[training],
-                density_parameters=density_parameters,
-                shortest=shortest,
-                ends=ends,
-            )
+                arguments, length, starts[training], gradients[training], density_parameters=density_parameters,
+                shortest=shortest, ends="passed" if checked else "frozen",
+            )  # fmt: skip
             tuned = warmup.tuned
         ensemble = Ensemble.start(engine, tuned.coordinates, starts, rng)
         return cls(ensemble, tuned, warmup, n_grad, length=length)
@@ -141,7 +132,10 @@ class Warming:
         look: Callable[[slice, Chunk], None] | None = None,
         processes: Processes | None = None,
     ) -> None:
-        """Advance all chains over the current block, and update the setting; arguments as of :meth:`advance`."""
+        """Advance all chains over the current block, then :meth:`close` it; arguments as of :meth:`advance`.
+
+        A step of PyMC, whose chain draws one by one, calls :meth:`close` itself.
+        """
         warmup = self.warmup
         assert warmup is not None
         n = len(self.n_grad)
@@ -167,19 +161,21 @@ class Warming:
         old = self.tuned.coordinates
         search = self.close(engine, newest, replacements(usable, unstable))
         self.ensemble.change_coordinates(engine, old, self.tuned.coordinates)
-        moves = search is not None and search.moved > 0 and len(search.starts) == n and self.moved is None
-        if search is not None and moves:
+        if search is None:
+            return
+        if search.moved > 0 and len(search.starts) == n and self.moved is None:
             self._begin_again(engine, search)
-        elif search is not None:
+        else:
             self.prior = None
 
     def close(
         self, engine: Engine, block: Block, source: np.ndarray | None = None, stop: bool = False
     ) -> SearchOutcome | None:
-        """Update the setting by the draws of the first chains in a block, and replace chains that are stuck.
+        """Update the setting by the draws of the training chains in a block, and replace chains that are stuck.
 
-        ``source`` says from which chain each goes on where warm-up does not learn from it; ``stop`` ends the warm-up.
-        States keep their old coordinates.  Return the outcome of the search for modes after the last block.
+        ``source`` is the number of the chain from which each chain goes on; that of the training chains follows from
+        their draws.  ``stop`` ends the warm-up.  States keep their old coordinates.  Return the outcome of the search
+        for modes, which follows the last block.
         """
         warmup = self.warmup
         assert warmup is not None

@@ -1,4 +1,4 @@
-"""The map between the model's coordinates and whitened ones, for the search for modes; and copies of a position."""
+"""Whitened coordinates of the search for modes: the map from the model's, copies of a position, places on the axes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.contract import Engine
+from pmm_mcmc.warmup.search_thresholds import SEARCH
 
-__all__ = ["WhitenedMap"]
+__all__ = ["WhitenedMap", "along_coordinates"]
 
 
 class WhitenedMap:
@@ -58,3 +59,20 @@ class WhitenedMap:
         if not self.has_copies:
             return np.zeros(len(y), bool)
         return np.asarray(~(np.abs(self.nearest_copy(y) - y) < 0.1).all(axis=1))
+
+
+def along_coordinates(coordinates: Coordinates, limit: int, d: int, rng: np.random.Generator) -> np.ndarray:
+    """Return up to ``limit`` places on both sides of 0 along coordinates, at distances that grow evenly.
+
+    The coordinates are the model's, the places ``(n, d)`` whitened.
+    """
+    steps = int(np.log(SEARCH.furthest / SEARCH.nearest) / np.log(SEARCH.spacing))
+    sides = rng.permutation(2 * d)[: limit // steps]
+    axes = np.zeros((len(sides), d))
+    axes[np.arange(len(sides)), sides // 2] = 1 - 2 * (sides % 2)
+    axes = coordinates._replace(centre=np.zeros(d)).whiten(axes)
+    lengths = np.linalg.norm(axes, axis=1, keepdims=True)
+    has_length = lengths[:, 0] > 0.0  # scales may be beyond what a double holds
+    axes = axes[has_length] / lengths[has_length]
+    distances = SEARCH.nearest * SEARCH.spacing ** (np.arange(steps) + rng.uniform(size=(len(axes), 1)))
+    return np.asarray(distances[:, :, None] * axes[:, None, :]).reshape(-1, d)

@@ -1,4 +1,4 @@
-"""What a verdict says of modes that the search found (``pmm_mcmc.diagnostics.modes``)."""
+"""What a verdict says of modes that the search found (``pmm_mcmc.diagnostics.description``)."""
 
 import numpy as np
 import pytest

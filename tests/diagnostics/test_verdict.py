@@ -373,7 +373,7 @@ def test_the_figure_is_two_errors_of_the_worst_mean_with_what_a_correction_leave
 
 def test_a_mean_that_is_not_known_well_enough_leaves_a_run_undecided():
     """Enough draws for plain means, but what a correction may have left is not small."""
-    run = SimpleNamespace(has_gradients=True, biases=pd.DataFrame({"two_errors": [0.12]}, ["x"]), other_mode=None)
+    run = SimpleNamespace(has_gradients=True, biases=pd.DataFrame({"two_errors": [0.12]}, ["x"]), other_modes=None)
     reason = unmeasured(run)
     assert reason.code == "unmeasured" and reason.remedy == MORE
     assert reason.words == "the corrected mean of x is known to 12 % of a posterior sd only, limit 10 %"

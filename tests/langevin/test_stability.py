@@ -44,8 +44,8 @@ def settings_of(name):
 def automatic(name):
     """Return kernel, step size and K on a unit Gaussian."""
     arguments = settings_of(name)
-    step = safe_step(arguments, 1.0, 1.0)
-    return arguments.kernel, step, midpoint_count(arguments, step, 1.0, 1.0)
+    step = safe_step(arguments, 1.0, 1.0, arguments.target_bias)
+    return arguments.kernel, step, midpoint_count(arguments, step, 1.0, 1.0, arguments.target_bias)
 
 
 def exact_threshold(kernel, step, K, d):

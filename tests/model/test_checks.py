@@ -38,6 +38,14 @@ def missing_covariate():
     pm.Normal("y", pm.Normal("x") * np.array([1.0, np.nan, 3.0]), observed=np.zeros(3))
 
 
+def missing_rate():
+    pm.NegativeBinomial("y", pm.math.exp(pm.Normal("x") * np.array([1.0, np.nan])), 1.0, observed=np.zeros(2, int))
+
+
+def infinite():
+    pm.Normal("y", pm.Normal("x"), observed=[1.0, np.inf])
+
+
 def missing_counts():
     pm.Poisson("y", pm.math.exp(pm.Normal("x")), observed=np.ma.masked_equal([1, -1, 3], -1))
 
@@ -50,12 +58,15 @@ MODELS = {
     discrete: r"count: discrete.*pmx.marginalize\(model, \['count'\]\).*pm.sample\(step=pmm.PoissonULMC",
     missing_data: "data: 1 of 2 data are missing; leave these out",
     missing_covariate: r"y: 1 of 3 log densities are NaN, the first at \[1\], since data are; leave these out",
+    missing_rate: r"y: its parameters are NaN, since data are; leave these out",
+    infinite: "y: 1 of 2 observed values are infinite; leave these out",
 }
 STARTS = {
     "a wrong name": ({"xx": 1.0}, "initvals: 'xx' is no variable of the model, which has x, s, n"),
     "a wrong shape": ({"x": 0.5}, r"initvals\['x'\]=0.5: must be numbers of shape \(3,\)"),
     "no number": ({"x": ["a", "b", "c"]}, r"initvals\['x'\]=.*must be numbers"),
     "a shape that data decide": ({"n": [1.0, 2.0]}, r"initvals\['n'\]=.*shape \(4,\)"),
+    "outside the support": ({"s": -1.0}, r"initvals\['s'\]=-1.0: is outside the support of s"),
     "unconstrained": ({"s_log__": [1.0]}, r"initvals\['s_log__'\]=.*shape \(\)"),
     "no dict": (5, "initvals=5: must be a dict"),
     "too few": ([{}], "initvals has 1 entries: must be one dict, or a list of one for each of 6 chains"),

@@ -224,8 +224,8 @@ def test_an_equilibration_that_did_not_end_is_told_by_the_verdict(keep):
 
 def test_what_is_sampled_is_said_in_plain_words(schools, caplog, capsys):
     lines = {
-        "GHMC after a warm-up by PoissonULMC: [mu, tau, z]": {},
-        "GHMC after a warm-up by OLMC: [mu, tau, z]": {"step": pmm.OLMC(), "adjusted": True},
+        "Generalised HMC (GHMC) after a warm-up by PoissonULMC: [mu, tau, z]": {},
+        "Generalised HMC (GHMC) after a warm-up by OLMC: [mu, tau, z]": {"step": pmm.OLMC(), "adjusted": True},
         "GHMC: [mu, tau, z]": {"step": pmm.GHMC()},
         "PoissonULMC (recycled scheme): [mu, tau, z]": {"adjusted": False},
     }

@@ -87,9 +87,11 @@ def test_every_argument_of_pm_sample_is_taken_or_explained():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("step_size", r"argument of the step.*pmm\.GHMC\(step_size=3\)"),
-        ("K", r"argument of the step.*pmm\.PoissonULMC\(K=3\)"),
-        ("target_bias", "argument of the step"),
+        ("step_size", r"no argument of pmm.sample, but of the step: .*pmm\.GHMC\(step_size=3\)"),
+        ("K", r"but of the step: .*pmm\.PoissonULMC\(K=3\)"),
+        ("target_bias", "but of the step"),
+        ("reparametrize", r"but of the step: .*pmm\.GHMC\(reparametrise=3\)"),
+        ("n_samples", "draws= is their number"),
         ("chain", "did you mean chains"),
         ("adjust", "did you mean adjusted"),
         ("progress_bar", "did you mean progressbar"),

@@ -6,6 +6,7 @@ import pymc as pm
 import pytest
 from pymc.sampling import mcmc
 from pymc.stats import convergence
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.description import COLUMNS
@@ -47,6 +48,33 @@ def test_a_run_ends_with_one_sentence(model, said, method, level):
     assert said()[0][1].startswith("Trusted: " if level == logging.INFO else "Not trusted: ")
     pmm.summary(dt), bias_table(dt)
     assert len(said()) == 1, "nothing is said again"
+
+
+def test_a_run_that_was_stopped_in_warm_up_has_no_draws_and_says_so(model, caplog):
+    def stop(_):
+        raise pmm.StopSampling
+
+    with model:
+        dt = pmm.sample(draws=30, callback=stop, **OPTIONS)
+    assert dt["posterior"].sizes["draw"] == 0
+    line = "Sampling was stopped before the first draw: go on with pmm.extend(dt, model=model)"
+    assert line in caplog.messages
+    for read in (pmm.verdict, pmm.summary):
+        with pytest.raises(ValueError, match=r"^dt: has no draws, .* stopped in warm-up; go on with pmm.extend"):
+            read(dt)
+    assert pmm.extend(dt, 30, model=model, progressbar=False)["posterior"].sizes["draw"] == 30
+
+
+@pytest.mark.parametrize("chains", [1, 4])
+def test_chains_that_run_side_by_side_have_a_thread_of_blas_each(model, chains):
+    def threads():
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    seen = []
+    with threadpool_limits(2, user_api="blas"), model:
+        pmm.sample(draws=30, tune=50, chains=chains, callback=lambda _: seen.append(threads()), **OPTIONS)
+        assert threads() == {2}
+    assert seen[0] == {1 if chains > 1 else 2}
 
 
 def test_without_checks_nothing_is_said(model, said):

@@ -38,7 +38,7 @@ def test_a_script_hears_what_it_runs_and_the_verdict():
     status, out, err = finished("pmm.sample(model=model, random_seed=1, chains=4)")
     assert status == 0, err
     lines = err.splitlines()
-    assert lines[0] == "GHMC after a warm-up by PoissonULMC: [x]"
+    assert lines[0] == "Generalised HMC (GHMC) after a warm-up by PoissonULMC: [x]"
     assert sum("rust" in line or "ndecided" in line or "Bias below" in line for line in lines) == 1, err
     assert "backend" not in err and "jax" not in err.lower(), "only what a user wants to know"
     assert out.startswith("Reading the log density\n") and "ompiling the log density" not in out

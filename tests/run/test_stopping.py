@@ -166,7 +166,7 @@ def test_the_cost_is_announced_with_the_first_draws(well, caplog, options, words
     heard = []
 
     def seen(chunk):
-        heard.append([record.getMessage() for record in caplog.records if "Warm-up:" in record.getMessage()])
+        heard.append([record.getMessage() for record in caplog.records if "for warm-up, " in record.getMessage()])
         if not chunk.tuning:
             raise pmm.StopSampling
 
@@ -178,7 +178,7 @@ def test_the_cost_is_announced_with_the_first_draws(well, caplog, options, words
     each = float(stats["n_grad"].mean())
     tuning = float((stats["n_grad_total"] - stats["n_grad"]).isel(draw=0).mean())
     most = 1000 if options["draws"] == "auto" else 40
-    cost = rf"Warm-up: {tuning:.0f} gradients a chain; {most} draws of 3 steps take {words}(\d+): .+ (s|min)"
+    cost = rf"Gradients a chain: {tuning:.0f} for warm-up, {words}(\d+) for {most} draws \(.+ (s|min)\)"
     found = re.fullmatch(cost, line)
     assert float(found[1]) == pytest.approx(most * each, rel=0.05) and len(line) <= 80
 
@@ -208,8 +208,8 @@ def test_the_time_that_is_announced_is_that_of_draws(well, caplog, monkeypatch):
     monkeypatch.setattr(phases.Sampling, "_draw", drawing)
     with caplog.at_level(logging.DEBUG, "pmm_mcmc"):
         run(well, draws=40, chains=2)
-    (line,) = (record.getMessage() for record in caplog.records if "Warm-up:" in record.getMessage())
-    assert line.endswith(": 40 s")
+    (line,) = (record.getMessage() for record in caplog.records if "for warm-up, " in record.getMessage())
+    assert line.endswith("(40 s)")
 
 
 def test_by_number_nothing_else_is_said_and_a_quiet_run_says_nothing(well, capfd):

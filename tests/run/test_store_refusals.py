@@ -131,6 +131,9 @@ def test_another_identity_is_refused_with_each_difference(copy):
     assert stored_identity(copy) == runs.IDENTITY
     with pytest.raises(NothingStored, match="nothing is stored there yet"):
         stored_identity(copy / "missing")
+    xr.DataTree.from_dict({"posterior": xr.Dataset()}).to_zarr(copy / "saved", consolidated=False)
+    with pytest.raises(StoreError, match=r"what dt.to_zarr saved is read by xarray.open_datatree"):
+        open_store(copy / "saved")
     with pytest.raises(StoreError, match="seed: stored 1, given 2"):
         Store.create(copy, runs.template(), given, primary=False)
 

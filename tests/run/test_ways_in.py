@@ -47,7 +47,8 @@ def test_a_run_with_defaults_comes_to_its_end(model, way, tmp_path, caplog, caps
         assert dt["posterior"].sizes["chain"] == (64 if way == "superchains" else 4)
     said = [record.getMessage() for record in caplog.records if record.name == "pmm_mcmc"]
     if way != "the paper's method":
-        words = "PoissonULMC (recycled scheme): " if way == "unadjusted" else "GHMC after a warm-up by PoissonULMC: "
+        adjusted = "Generalised HMC (GHMC) after a warm-up by PoissonULMC: "
+        words = "PoissonULMC (recycled scheme): " if way == "unadjusted" else adjusted
         assert said[0].startswith(words)
         assert "for preparation" in " ".join(said)
         first = "Compiling" if way in ("jax", "log density") else "Reading"

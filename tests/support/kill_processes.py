@@ -108,7 +108,7 @@ def where_it_stands(path):
     layout = ArrayLayout(decode(folder.get(SETTINGS))["nodes"])
     record, _ = last_whole(folder, layout, finished_run.TYPES, sizes)
     kept = layout.keys(record.rows)
-    torn = any(key.endswith(PARTIAL) or layout.excess(key, kept) for key in sizes)
+    torn = any(key.endswith(PARTIAL) or (layout.has_draws(key) and key not in kept) for key in sizes)
     if record.state is None:
         return "creation", torn
     return "warm-up" if record.state[0].tuning else "sampling", torn

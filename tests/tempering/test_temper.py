@@ -193,7 +193,7 @@ def test_a_run_killed_while_its_ladder_is_tuned_is_tuned_again(two_modes, tmp_pa
         raise SystemExit
 
     with monkeypatch.context() as patch:
-        patch.setattr(tuning.Tuner, "search_modes", killed)
+        patch.setattr(tuning.Tuner, "_search_modes", killed)
         with pytest.raises(SystemExit):
             on_ladder(two_modes, store=tmp_path / "run", **options)
     with caplog.at_level("INFO", logger="pmm_mcmc"):

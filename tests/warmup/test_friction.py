@@ -42,7 +42,9 @@ def test_friction_is_chosen_by_the_jumps_along_slow_directions(best):
     trial = [b for b, friction in zip(driver.boundaries, seen, strict=True) if friction != 1.0]
     assert 130 + 50 <= trial[0] <= 500 + 50 and np.diff(driver.boundaries).tolist().count(50) >= 3
     for tuned in frozen_settings(driver):
-        assert tuned.step_size == pytest.approx(safe_step(driver.warmup.arguments, best, driver.warmup._curvature))
+        assert tuned.step_size == pytest.approx(
+            safe_step(driver.warmup.arguments, best, driver.warmup._curvature, 0.05)
+        )
 
 
 def test_frictions_that_are_alike_leave_the_default():

@@ -4,13 +4,16 @@ import numpy as np
 import pytest
 from tuning_cases import BIAS_TARGET, RECYCLED, UNADJUSTED, settings_of
 
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.langevin.methods import METHODS
 from pmm_mcmc.warmup.step_size import (
     allowed_error,
     fixed_setting,
-    found_by_curvature,
+    follows_curvature,
+    longest_step,
     midpoint_count,
     safe_step,
     step_for_acceptance,
@@ -23,10 +26,12 @@ CURVATURES = 1.05 ** np.arange(-120.0, 241.0, 24.0)  # friction / sqrt(L) is the
 @pytest.mark.parametrize("case", [*UNADJUSTED, RECYCLED], ids=str)
 def test_safe_step_falls_with_curvature_and_respects_the_largest(case):
     arguments = settings_of(case)
-    steps = [safe_step(arguments, 1.0, L) for L in CURVATURES]
+    steps = [safe_step(arguments, 1.0, L, arguments.target_bias) for L in CURVATURES]
     assert np.all(np.diff(steps) <= 1e-12 * np.array(steps[1:])) and steps[0] > 3 * steps[-1] > 0
     assert max(steps) <= METHODS[case[0]].largest_step
-    np.testing.assert_allclose(safe_step(arguments, 1.0, 1e-8), METHODS[case[0]].largest_step, rtol=1e-6)
+    np.testing.assert_allclose(
+        safe_step(arguments, 1.0, 1e-8, arguments.target_bias), METHODS[case[0]].largest_step, rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("case", UNADJUSTED, ids=str)
@@ -35,7 +40,7 @@ def test_safe_step_has_the_bias_that_is_allowed_and_no_less(case):
     K = arguments.fixed_K or (32 if arguments.option == 1 else None)
     checked = 0
     for L in CURVATURES:
-        step = safe_step(arguments, 1.0, L)
+        step = safe_step(arguments, 1.0, L, arguments.target_bias)
         assert abs(variance_error(arguments.kernel, step, 1.0, K, L)) <= BIAS_TARGET * (1 + 1e-9)
         if step < METHODS[case[0]].largest_step:
             assert abs(variance_error(arguments.kernel, 1.001 * step, 1.0, K, L)) > BIAS_TARGET
@@ -46,7 +51,7 @@ def test_safe_step_has_the_bias_that_is_allowed_and_no_less(case):
 def test_safe_step_of_the_recycled_scheme_holds_at_both_ends_of_the_curvature():
     arguments = settings_of(RECYCLED)
     for slope in CURVATURES:
-        step = safe_step(arguments, 1.0, slope)
+        step = safe_step(arguments, 1.0, slope, arguments.target_bias)
 
         def worst(step, slope=slope):
             ends = (1.0 + slope, max(1.0 - slope, 1.0 / (1.0 + slope)))
@@ -84,7 +89,7 @@ def test_many_coordinates_are_allowed_less_each():
 def test_the_variance_error_is_the_target(case, target):
     arguments = settings_of(case, target_bias=target)
     K = arguments.fixed_K or (32 if arguments.option == 1 else None)
-    step = safe_step(arguments, 1.0, 1.0)
+    step = safe_step(arguments, 1.0, 1.0, arguments.target_bias)
     ends = (2.0, 0.5) if case is RECYCLED else (1.0,)  # a remainder of slope 1, up or down
     errors = [abs(variance_error(arguments.kernel, step, 1.0, K, end)) for end in ends]
     if step < METHODS[case[0]].largest_step or target <= 0.05:
@@ -93,13 +98,20 @@ def test_the_variance_error_is_the_target(case, target):
     assert step == safe_step(settings_of(case), 1.0, 1.0, target)
 
 
+@pytest.mark.parametrize("target", [0.01, 0.2])
+def test_the_longest_step_of_a_setting_has_the_target_of_its_method(target):
+    arguments = settings_of(UNADJUSTED[0], target_bias=target)
+    tuned = TunedParameters(0.1, 1, 1.0, Coordinates(np.zeros(2), np.ones(2)), 1)
+    assert longest_step(arguments, tuned, 3.0) == safe_step(arguments, 1.0, 3.0, target)
+
+
 @pytest.mark.parametrize("target", [0.005, 0.05, 0.2])
 @pytest.mark.parametrize("case", UNADJUSTED, ids=str)
 def test_automatic_midpoints_take_a_small_part_of_the_budget(case, target):
     arguments = settings_of(case, target_bias=target)
     for L in (0.3, 1.0, 20.0):
-        step = safe_step(arguments, 1.0, L)
-        K = midpoint_count(arguments, step, 1.0, L)
+        step = safe_step(arguments, 1.0, L, arguments.target_bias)
+        K = midpoint_count(arguments, step, 1.0, L, arguments.target_bias)
         if arguments.fixed_K is not None:
             assert K == arguments.fixed_K
         elif arguments.grid == "centred":
@@ -119,7 +131,7 @@ def test_automatic_midpoints_take_a_small_part_of_the_budget(case, target):
 
 def test_midpoints_end_at_4096():
     arguments = settings_of(UNADJUSTED[3], target_bias=1e-4)
-    assert midpoint_count(arguments, 1.2, 1.0, 1.0) == 4096
+    assert midpoint_count(arguments, 1.2, 1.0, 1.0, arguments.target_bias) == 4096
 
 
 @pytest.mark.parametrize("case", UNADJUSTED, ids=str)
@@ -151,6 +163,6 @@ def test_an_adjusted_step_follows_the_third_root_of_the_share_of_rejected_steps(
 
 def test_an_adjusted_method_has_no_bias_and_no_safe_step():
     arguments = MethodArguments.checked("GHMC", dynamics="underdamped")
-    assert not found_by_curvature(arguments)
+    assert not follows_curvature(arguments)
     with pytest.raises(ValueError, match="acceptance rate"):
-        safe_step(arguments, 1.0, 1.0)
+        safe_step(arguments, 1.0, 1.0, arguments.target_bias)

@@ -1,11 +1,12 @@
-"""The files of a result's arrays in a store: zarr format 3 by the conventions of xarray, in chunks written once.
+"""The files of a store as zarr arrays, which grow draw by draw: which there are, what is in them, and their metadata.
 
-xarray itself writes the result without its draws, to memory, which gives the metadata and the files of all arrays that
-do not grow.  Arrays with draws are then filled chunk by chunk, one file each: little-endian values, zstd, CRC-32C, as
-the metadata specify.  These files are encoded here, since zarr takes a millisecond for each array.
+The format is zarr 3 by the conventions of xarray.  xarray writes the result without draws, to memory, which gives the
+metadata, and the files of all arrays without a dimension ``draw``.  Arrays that have one, which *grow*, are filled
+chunk by chunk, each chunk a file that is written once: little-endian values, zstd, CRC-32C, as the metadata specify.
+These are encoded here, since zarr takes a millisecond for each array.
 
-Readers depend on the consolidated metadata alone, which contain the number of draws.  ``rows`` are these numbers in a
-commit, by group.
+Readers depend on the consolidated metadata alone, which contain the number of draws.  In all functions ``rows`` is the
+number of committed draws of each group.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _DRAWS = 8192  # numbers of draws in one file of the coordinate
 
 
 def is_chunk(key: str) -> bool:
-    """Return whether a key has the form of zarr's keys of chunks."""
+    """Return whether a key is that of a chunk, such as ``posterior/mu/c.0.3``."""
     return _CHUNK.search(key) is not None
 
 
@@ -49,41 +50,32 @@ def intact(data: bytes) -> bool:
 
 
 class ArrayLayout:
-    """The groups and arrays of a store by their paths, without draws; ``draws`` are the groups that have any.
+    """The groups and arrays of a store.
 
-    ``nodes`` are zarr's metadata of each.
+    Attributes
+    ----------
+    nodes
+        zarr's metadata of each, without draws, by path.
+    groups_with_draws
+        Paths of the groups that have arrays which grow.
     """
 
     def __init__(self, nodes: Mapping[str, Any]):
         self.nodes = dict(nodes)
         growing = (path for path, meta in self.nodes.items() if _grows(meta) and not _is_coordinate(path, meta))
-        self.draws = list(dict.fromkeys(map(_group, growing)))
+        self.groups_with_draws = list(dict.fromkeys(map(_group, growing)))
 
     @classmethod
     def plan(cls, template: xr.DataTree, rows: int, chains: int) -> tuple[ArrayLayout, dict[str, bytes]]:
         """Return the layout of a result without draws, and the files of all arrays that do not grow.
 
-        Chunks are of so many ``rows`` and ``chains``.  What cannot be stored raises :class:`StoreError`.
+        A chunk has so many ``rows`` and ``chains`` at most.  What cannot be stored raises :class:`StoreError`.
         """
-        from zarr.storage import MemoryStore
-
         groups = {node.path: node.to_dataset(inherit=False).drop_encoding() for node in template.subtree}
-        encoding = {
-            path: {name: _encoding(str(name), v, rows, chains) for name, v in group.variables.items()}
-            for path, group in groups.items()
-        }
-        memory: dict[str, Any] = {}
-        try:
-            xr.DataTree.from_dict(groups).to_zarr(
-                MemoryStore(memory), zarr_format=3, consolidated=False, encoding=encoding
-            )
-        except Exception as error:
-            raise StoreError(f"the result cannot be written as zarr: {error}; rename or convert that part") from error
-        files = {key: value.to_bytes() for key, value in sorted(memory.items())}
-        paths = [node.lstrip("/") for node in groups]
-        for path, group in zip(paths[:], groups.values(), strict=True):
-            paths += [f"{path}/{name}".lstrip("/") for name in group.variables]
-        nodes = {path: json.loads(files.pop(f"{path}/{METADATA}".lstrip("/"))) for path in paths}
+        files = _written_by_xarray(groups, rows, chains)
+        paths = [*groups, *(f"{path}/{name}" for path, group in groups.items() for name in group.variables)]
+        names = [path.lstrip("/") for path in paths]  # in the order in which readers have them
+        nodes = {name: json.loads(files.pop(f"{name}/{METADATA}".lstrip("/"))) for name in names}
         for path, meta in nodes.items():
             meta.pop("consolidated_metadata", None)
             if _is_coordinate(path, meta) and _grows(meta):
@@ -91,7 +83,7 @@ class ArrayLayout:
         return cls(nodes), files
 
     def array(self, path: str, rows: Mapping[str, int]) -> dict[str, Any]:
-        """Return the metadata of an array in a store with so many draws."""
+        """Return the metadata of an array with so many draws."""
         meta = self.nodes[path]
         if not _grows(meta):
             return meta
@@ -113,15 +105,15 @@ class ArrayLayout:
         return dict(zip(_dims(meta), meta["shape"], strict=True)).get("chain", 0)
 
     def published(self, rows: Mapping[str, int]) -> dict[str, bytes]:
-        """Return the files that readers open first: the consolidated metadata of each group, the root's last."""
+        """Return the files that readers open first: of each group, the root last, the metadata of all that is in it."""
         groups = [path for path, meta in self.nodes.items() if meta["node_type"] == "group"]
         metas = {path: self.array(path, rows) for path in self.arrays()}
         metas |= {path: {**self.nodes[path], **_consolidated({})} for path in groups}
         files = {}
         for path in sorted(groups, reverse=True):
-            inside = f"{path}/" if path else ""
-            below = {p.removeprefix(inside): m for p, m in metas.items() if p != path and p.startswith(inside)}
-            files[inside + METADATA] = _json({**self.nodes[path], **_consolidated(below)})
+            prefix = f"{path}/" if path else ""
+            members = {p.removeprefix(prefix): m for p, m in metas.items() if p != path and p.startswith(prefix)}
+            files[prefix + METADATA] = _json({**self.nodes[path], **_consolidated(members)})
         return files
 
     def array_files(self, rows: Mapping[str, int]) -> dict[str, bytes]:
@@ -129,7 +121,7 @@ class ArrayLayout:
         return {f"{path}/{METADATA}": _json(self.array(path, rows)) for path in self.arrays()}
 
     def keys(self, rows: Mapping[str, int], since: Mapping[str, int] | None = None) -> set[str]:
-        """Return the keys of all files with values, or of those alone with draws after the rows ``since``."""
+        """Return the keys of all files with values, or only of those with draws that a commit of ``since`` has not."""
         keys: set[str] = set()
         for path in self.arrays():
             meta = self.array(path, rows)
@@ -143,15 +135,15 @@ class ArrayLayout:
             keys.update(_key(path, index) for index in itertools.product(*map(range, starts, ends)))
         return keys
 
-    def excess(self, key: str, keys: set[str]) -> bool:
-        """Return whether a file contains draws and is not among ``keys``."""
+    def has_draws(self, key: str) -> bool:
+        """Return whether a file is a chunk of an array that grows."""
         meta = self.nodes.get(_group(key))
-        return meta is not None and _grows(meta) and _name(key) != METADATA and key not in keys
+        return meta is not None and _grows(meta) and _name(key) != METADATA
 
     def chunks(
         self, path: str, values: np.ndarray, chain: int, row: int
     ) -> Iterator[tuple[str, np.ndarray, list[int]]]:
-        """Yield key, values and shape of each file for ``values``, which start at a chain and a draw."""
+        """Yield key, values and shape of each chunk of ``values``, whose first are of a ``chain`` and draw ``row``."""
         meta = self.nodes[path]
         shape = _chunk_shape(meta)
         origin = [{"chain": chain, "draw": row}.get(name, 0) for name in _dims(meta)]
@@ -161,7 +153,7 @@ class ArrayLayout:
             yield _key(path, [o // c + i for o, c, i in zip(origin, shape, index, strict=True)]), block, shape
 
     def coordinate(self, group: str, start: int, stop: int) -> Iterator[tuple[str, np.ndarray, list[int]]]:
-        """Yield key, values and shape of the files of the coordinate ``draw`` that more draws of a group need."""
+        """Yield key, values and shape of the chunks of a group's coordinate ``draw`` that more draws of it need."""
         path = f"{group}/draw".removeprefix("/")
         meta = self.nodes.get(path)
         if meta is not None and _is_coordinate(path, meta):
@@ -170,7 +162,7 @@ class ArrayLayout:
                 yield _key(path, [i]), numbers, [_DRAWS]
 
     def check(self, path: str, values: np.ndarray, chains: slice, row: int) -> None:
-        """Raise :class:`StoreError` for values that do not fit an array, or do not begin and end with a file."""
+        """Raise :class:`StoreError` for values that do not fit an array, or do not begin and end with a chunk."""
         meta = self.nodes[path]
         names = _dims(meta)
         size = dict(zip(names, _chunk_shape(meta), strict=True))
@@ -186,7 +178,24 @@ class ArrayLayout:
             )
 
 
+def _written_by_xarray(groups: Mapping[str, xr.Dataset], rows: int, chains: int) -> dict[str, bytes]:
+    """Return the files of a result without draws by their keys."""
+    from zarr.storage import MemoryStore
+
+    encoding = {
+        path: {name: _encoding(str(name), variable, rows, chains) for name, variable in group.variables.items()}
+        for path, group in groups.items()
+    }
+    memory: dict[str, Any] = {}
+    try:
+        xr.DataTree.from_dict(groups).to_zarr(MemoryStore(memory), zarr_format=3, consolidated=False, encoding=encoding)
+    except Exception as error:
+        raise StoreError(f"the result cannot be written as zarr: {error}; rename or convert that part") from error
+    return {key: value.to_bytes() for key, value in sorted(memory.items())}
+
+
 def _encoding(name: str, variable: xr.Variable, rows: int, chains: int) -> dict[str, Any]:
+    """Return how a variable is stored: chunks of so many draws and chains, all else of it in one."""
     from zarr.codecs import Crc32cCodec, ZstdCodec
 
     encoding: dict[str, Any] = {

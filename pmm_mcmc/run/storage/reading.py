@@ -11,7 +11,7 @@ import xarray as xr
 from pmm_mcmc.run.storage.errors import NothingStored, StoreError
 from pmm_mcmc.run.storage.folder import Folder, LocalFolder, folder_at
 from pmm_mcmc.run.storage.layout import METADATA, intact, is_chunk
-from pmm_mcmc.run.storage.recovery import complete, stored_notes
+from pmm_mcmc.run.storage.recovery import CREATING, complete, stored_notes
 
 __all__ = ["SOURCE", "open_store"]
 
@@ -44,6 +44,11 @@ def open_store(path: str | os.PathLike[str]) -> xr.DataTree:
     """
     folder = folder_at(path)
     if not complete(folder):
+        if folder.exists(METADATA) and not folder.exists(CREATING):
+            raise StoreError(
+                f"{folder.root}: was not written by pmm.sample(store=...); what dt.to_zarr saved is read by "
+                "xarray.open_datatree"
+            )
         raise NothingStored(f"{folder.root}: nothing is stored there yet; see that the path is right, or wait")
     try:
         json.loads(folder.get(METADATA) or b"")

@@ -50,7 +50,7 @@ class Store:
         self._layout = layout
         self._primary = primary
         self._number = record.number
-        self._rows = dict.fromkeys(layout.draws, 0) | record.rows
+        self._rows = dict.fromkeys(layout.groups_with_draws, 0) | record.rows
         self._pool = ThreadPoolExecutor(_WRITERS, "pmm-store")
         self._open = True
         self._forget()
@@ -128,7 +128,7 @@ class Store:
             store._publish(store._rows)
             committed = layout.keys(store._rows)
             for key in sizes:
-                if key.endswith(PARTIAL) or key in faults or layout.excess(key, committed):
+                if key.endswith(PARTIAL) or key in faults or (layout.has_draws(key) and key not in committed):
                     folder.delete(key)
         return store
 
