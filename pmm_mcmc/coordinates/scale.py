@@ -21,7 +21,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 
-__all__ = ["affine_scale", "best_coordinates", "diagonal_scale"]
+__all__ = ["affine_scale", "best_coordinates", "diagonal_scale", "refitted"]
 
 _Fit = Callable[[np.ndarray, np.ndarray], Coordinates | None]
 
@@ -86,6 +86,28 @@ def best_coordinates(position: np.ndarray, gradient: np.ndarray) -> Coordinates:
                 choice = family[least]
                 best = misfits[least]
     return choice(position, gradient) or _diagonal(position, gradient)
+
+
+def refitted(coordinates: Coordinates, position: np.ndarray, gradient: np.ndarray) -> Coordinates:
+    """Return coordinates refitted to a few draws ``(n, d)``, unless the present ones whiten half of them as well.
+
+    The fit is one in present coordinates, to which its damping holds.  Those of low rank stay.
+    """
+    d = position.shape[1]
+    if coordinates.scale.ndim == 2 and len(coordinates.scale) != d:
+        return coordinates
+    y = coordinates.whiten(position)
+    g = coordinates.pull_back(gradient)
+    present = Coordinates(np.zeros(d), np.ones(d))
+    fits: list[_Fit] = [_diagonal, *(_families(len(y), d)[-1] if 1 < d <= MOST_DENSE else ())]
+    misfits = [_misfit(fit(y[::2], g[::2]), y[1::2], g[1::2]) for fit in fits]
+    least = int(np.argmin(misfits))
+    fit = fits[least](y, g)
+    if fit is None or misfits[least] > _misfit(present, y[1::2], g[1::2]) - _LEAST_GAIN:
+        return coordinates
+    present_scale = np.diag(coordinates.scale) if fit.scale.ndim > coordinates.scale.ndim else coordinates.scale
+    scale = present_scale @ fit.scale if fit.scale.ndim == 2 else present_scale * fit.scale
+    return coordinates._replace(centre=coordinates.place(fit.centre), scale=scale)
 
 
 def _families(n: int, d: int) -> list[list[_Fit]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -119,9 +120,13 @@ class NumbaEngine:
         if len(slices) == 1:
             advance_slice(runners[0], slices[0])
         else:
-            with ThreadPoolExecutor(min(self.threads, len(slices))) as pool:
-                list(pool.map(advance_slice, runners, slices))
+            list(self._pool.map(advance_slice, runners, slices))
         return out
+
+    @functools.cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        """Threads, which end with the engine: to start some for each of the blocks of a warm-up costs as much as it."""
+        return ThreadPoolExecutor(self.threads)
 
     def _check_size(self, state: np.ndarray) -> None:
         """Raise an error if states are not those of this density: compiled code would write beyond its arrays."""

@@ -15,11 +15,11 @@ import functools
 
 import numpy as np
 
-from pmm_mcmc.langevin.flows import flows
+from pmm_mcmc.langevin.flows import Flow, flows
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import cell_weight, continuous_weight, inverse_probability
 
-__all__ = ["stationary_covariance", "step_maps", "variance_error"]
+__all__ = ["growth_of_moments", "stationary_covariance", "step_maps", "variance_error"]
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
@@ -40,7 +40,7 @@ def _matrices(flow):
 
 
 def _maps_of_cells(kernel, alpha, friction, K, curvature):
-    """Return maps from state and noises to the new state, for midpoints in cells, as pairs with their weights.
+    """Return weights ``(n,)`` and maps ``(n, 2, width)`` of state and noises to the new state, for midpoints in cells.
 
     Under Option 2 there is a map for each marked cell, and its weight is the cell's probability.  Under Option 1, where
     cells are marked independently, there are the mean map and the correction by each cell with the variance of its
@@ -72,13 +72,13 @@ def _maps_of_cells(kernel, alpha, friction, K, curvature):
     a, g, _ = _matrices(_flow(kernel, alpha, friction))
     uncorrected = a @ state + np.outer(g, drift) + path
     if kernel.option == 2:
-        return [(share, uncorrected + correction) for share, correction in zip(shares, corrections, strict=True)]
+        return shares, uncorrected + corrections
     mean = uncorrected + corrections.sum(axis=0) / K
-    return [(1.0, mean), *((1.0 / K - 1.0 / K**2, correction) for correction in corrections)]
+    return np.array([1.0, *[1.0 / K - 1.0 / K**2] * K]), np.concatenate([mean[None], corrections])
 
 
 def _maps_of_one_midpoint(kernel, alpha, friction, curvature):
-    """Return maps from state and noises to the new state, for a midpoint anywhere in the step, as pairs with weights.
+    """Return weights and maps from state and noises to the new state, for a midpoint anywhere in the step.
 
     There is a map for each quadrature node of the midpoint's time.  In the recycled scheme the previous midpoint, with
     its drift, is part of the state.
@@ -103,20 +103,22 @@ def _maps_of_one_midpoint(kernel, alpha, friction, curvature):
     new = a @ state + np.outer(g, base) + path + weight[:, :, None] * (-remainder * position - base)[:, None, :]
     if recycled:
         new = np.concatenate([new, position[:, None, :]], axis=1)
-    return list(zip(shares, new, strict=True))
+    return shares, new
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=1024)
 def _at_nodes(kernel, alpha, friction):
     """Return the flows over a step, to its midpoint and from it, probabilities and the midpoint's weights.
 
     They are those at the quadrature nodes of the midpoint's time, and do not depend on the curvature.
     """
     fraction, shares, inverse = _quadrature(kernel.power)
-    step = _flow(kernel, alpha, friction)
     time = fraction * alpha
-    midpoint = _flow(kernel, time, friction)
-    remaining = _flow(kernel, alpha - time, friction)
+    n = len(time)
+    entries = _flow(kernel, np.concatenate([[alpha], time, alpha - time]), friction)
+    step, midpoint, remaining = (
+        Flow(*(entry[rows] for entry in entries)) for rows in (0, slice(1, n + 1), slice(n + 1, None))
+    )
     w = np.stack(np.broadcast_arrays(*continuous_weight(remaining, alpha, kernel.dynamics != OVERDAMPED)), axis=-1)
     return _matrices(step), _matrices(midpoint), _matrices(remaining), shares, inverse[:, None] * w
 
@@ -132,18 +134,18 @@ def _quadrature(power: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return fraction**4, shares * 4.0 * fraction**3 / inverse, inverse
 
 
-def step_maps(kernel: Kernel, step_size: float, friction: float, K: int) -> list[np.ndarray]:
+def step_maps(kernel: Kernel, step_size: float, friction: float, K: int) -> np.ndarray:
     """Return the maps from position, velocity and standard normal noise to the state after a step, on a unit Gaussian.
 
-    There is one map of shape ``(2, 2 + noises)`` for each midpoint.  For the recycled scheme, whose draws are its
+    They are ``(n, 2, 2 + noises)``, one for each midpoint.  For the recycled scheme, whose draws are its
     midpoints, the maps lead to the midpoints; for Option 1 they are those with one marked cell.
     """
     if kernel.scheme == Scheme.RECYCLED:
         a, _, root = _matrices(_flow(kernel, 0.5 * step_size * (1.0 + _NODES), friction))
-        return list(np.concatenate([a, root], axis=2))
+        return np.concatenate([a, root], axis=2)
     if kernel.scheme == Scheme.CONTINUOUS:
-        return [step for _, step in _maps_of_one_midpoint(kernel, step_size, friction, 1.0)]
-    return [step for _, step in _maps_of_cells(kernel._replace(option=2), step_size, friction, K, 1.0)]
+        return _maps_of_one_midpoint(kernel, step_size, friction, 1.0)[1]
+    return _maps_of_cells(kernel._replace(option=2), step_size, friction, K, 1.0)[1]
 
 
 def stationary_covariance(
@@ -155,24 +157,42 @@ def stationary_covariance(
     with the midpoint.  Step size, friction and ``K`` are in the coordinates of the Gaussian; ``K=None`` is the limit of
     Option 2 for large K.  Adjusted methods are refused: their stationary law is the target.
     """
+    weights, matrices = _maps(kernel, step_size, friction, K, curvature)
+    transfer = _transfer(weights, matrices)
+    if _radius(transfer) >= 1.0:
+        return None
+    n = matrices.shape[1]
+    on_noise = matrices[:, :, n:]
+    noise = np.einsum("p,pij,pkj->ik", weights, on_noise, on_noise)
+    return np.linalg.solve(np.eye(n * n) - transfer, noise.ravel()).reshape(n, n)
+
+
+def growth_of_moments(kernel: Kernel, step_size: float, friction: float, K: int | None, curvature: float) -> float:
+    """Return the factor by which second moments grow in a step: below 1 if there is a stationary law."""
+    return _radius(_transfer(*_maps(kernel, step_size, friction, K, curvature)))
+
+
+def _maps(kernel: Kernel, step_size: float, friction: float, K: int | None, curvature: float):
+    """Return weights ``(n,)`` and maps of all midpoints."""
     if kernel.adjusted:
         raise ValueError(f"{Scheme(kernel.scheme).name} is adjusted: its stationary law is the target")
     if K is None and kernel.option == 1:
         raise ValueError("Option 1 has no limit here: give K")
     if kernel.scheme == Scheme.CELLS and K is not None:
-        maps = _maps_of_cells(kernel, step_size, friction, K, curvature)
-    else:
-        maps = _maps_of_one_midpoint(kernel, step_size, friction, curvature)
-    n = maps[0][1].shape[0]
-    weights = np.array([p for p, _ in maps])
-    matrices = np.stack([m for _, m in maps])
+        return _maps_of_cells(kernel, step_size, friction, K, curvature)
+    return _maps_of_one_midpoint(kernel, step_size, friction, curvature)
+
+
+def _transfer(weights: np.ndarray, matrices: np.ndarray) -> np.ndarray:
+    """Return the linear map of second moments over a step, as a matrix."""
+    n = matrices.shape[1]
     on_state = matrices[:, :, :n]
-    on_noise = matrices[:, :, n:]
-    transfer = np.einsum("p,pij,pkl->ikjl", weights, on_state, on_state).reshape(n * n, n * n)
-    noise = np.einsum("p,pij,pkj->ik", weights, on_noise, on_noise)
-    if not np.all(np.isfinite(transfer)) or np.abs(np.linalg.eigvals(transfer)).max() >= 1.0:
-        return None
-    return np.linalg.solve(np.eye(n * n) - transfer, noise.ravel()).reshape(n, n)
+    return np.einsum("p,pij,pkl->ikjl", weights, on_state, on_state).reshape(n * n, n * n)
+
+
+def _radius(transfer: np.ndarray) -> float:
+    """Return the spectral radius; infinite for a matrix that is not finite."""
+    return float(np.abs(np.linalg.eigvals(transfer)).max()) if np.isfinite(transfer).all() else np.inf
 
 
 def variance_error(kernel: Kernel, step_size: float, friction: float, K: int | None, curvature: float = 1.0) -> float:

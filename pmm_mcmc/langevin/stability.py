@@ -16,7 +16,8 @@ import functools
 
 import numpy as np
 
-from pmm_mcmc.langevin.gaussian_law import stationary_covariance, step_maps
+from pmm_mcmc.langevin.bisection import bisected
+from pmm_mcmc.langevin.gaussian_law import growth_of_moments, step_maps
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 
 __all__ = ["FALSE_ALARM", "SOUND", "guard_threshold", "steepest_curvature"]
@@ -49,15 +50,14 @@ def _threshold(kernel: Kernel, step_size: float, friction: float, K: int, d: int
     """Return the threshold of the module's docstring."""
     if kernel.adjusted or d == 0:
         return np.inf  # the Metropolis test rejects such steps
-    worst = 0.0
     energy = np.diag([1.0, float(kernel.dynamics != OVERDAMPED)])
-    for step in step_maps(kernel, step_size, friction, K):
-        start = np.eye(2, step.shape[1])
-        rise = np.linalg.eigvalsh(0.5 * (step.T @ energy @ step - start.T @ energy @ start))
-        slope = _SLOPES / (2.0 * max(rise[-1], 1e-300))
-        with np.errstate(over="ignore", invalid="ignore"):
-            bound = -0.5 * d * np.log1p(-2.0 * slope[:, None] * rise).sum(axis=1)
-            worst = max(worst, float(np.nanmin((bound - np.log(FALSE_ALARM)) / slope)))
+    steps = step_maps(kernel, step_size, friction, K)
+    start = np.eye(2, steps.shape[2])
+    rise = np.linalg.eigvalsh(0.5 * (steps.mT @ energy @ steps - start.T @ energy @ start))
+    slope = _SLOPES / (2.0 * np.maximum(rise[:, -1:], 1e-300))
+    with np.errstate(over="ignore", invalid="ignore"):
+        bound = -0.5 * d * np.log1p(-2.0 * slope[:, :, None] * rise[:, None]).sum(axis=2)
+        worst = max(0.0, float(np.nanmin((bound - np.log(FALSE_ALARM)) / slope, axis=1).max()))
     return worst * (_MARGIN_OF_RLMC if kernel.scheme == Scheme.CONTINUOUS else _MARGIN) + _ALLOWANCE
 
 
@@ -80,10 +80,10 @@ def _steepest(kernel: Kernel, step_size: float, friction: float, K: int | None) 
     order = 1.0 if kernel.dynamics == OVERDAMPED else 2.0
     low = 1e-6 / step_size**order
     high = 1e4 / step_size**order
-    for _ in range(40):
-        middle = np.sqrt(low * high)
-        if stationary_covariance(kernel, step_size, friction, K, middle + offset) is None:
-            high = middle
-        else:
-            low = middle
-    return float(low)
+
+    def excess(curvature: float) -> float:
+        # Moments that stay as they are have no stationary law either.
+        growth = growth_of_moments(kernel, step_size, friction, K, curvature + offset)
+        return min(growth - 1.0, 1.0) or 1e-16
+
+    return bisected(excess, low, high, 40, lambda a, b: float(np.sqrt(a * b)))

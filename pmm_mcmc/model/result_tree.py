@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +9,12 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from pmm_mcmc._version import __version__
+
 __all__ = ["ResultTree", "flat_names", "in_blocks"]
 
-# ArviZ writes name and version of this module into the attributes.
-_LIBRARY = sys.modules["pmm_mcmc"]
+# ArviZ would look the version up in the files of the installation, for each group anew.
+_LIBRARY = {"inference_library": "pmm_mcmc", "inference_library_version": __version__}
 # In PyMC's order.  These have the attributes of the run.
 _RUN = ("warmup_posterior", "posterior", "warmup_sample_stats", "sample_stats")
 _SAMPLE_DIMS = ["chain", "draw"]
@@ -98,7 +99,12 @@ class ResultTree:
         """Return the pointwise log likelihood of the observed variables at positions ``(chain, n, d)``."""
         return self._compute["log_likelihood"](position)
 
-    def tree(self, groups: Mapping[str, Mapping[str, np.ndarray]], attrs: Mapping[str, Any]) -> xr.DataTree:
+    def tree(
+        self,
+        groups: Mapping[str, Mapping[str, np.ndarray]],
+        attrs: Mapping[str, Any],
+        others: Mapping[str, xr.Dataset] | None = None,
+    ) -> xr.DataTree:
         """Return the result of a run, with the model's coordinates, observed and constant data.
 
         Parameters
@@ -109,6 +115,8 @@ class ResultTree:
         attrs
             Attributes of the run, such as ``created_at``, ``sampling_time`` and ``tuning_steps``.  Attributes that
             differ between equal runs are not added: without ``created_at`` the result has none.
+        others
+            Groups that are added as they are.
         """
         coords, dims = self._coords_and_dims()
         created = {name: value for name, value in attrs.items() if name == "created_at"}
@@ -122,7 +130,7 @@ class ResultTree:
             made[group] = _dataset(arrays, coords, dims, created, sample_dims=[])
         if "log_likelihood" in groups:
             made["log_likelihood"] = _dataset(groups["log_likelihood"], coords, dims, created, skip_event_dims=True)
-        return xr.DataTree.from_dict(made)
+        return xr.DataTree.from_dict(made | dict(others or {}))
 
 
 def _statistics(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -148,14 +156,15 @@ def _dataset(
     # ArviZ would warn of runs with more chains than draws, and set created_at itself.
     dataset = dict_to_dataset(
         arrays,
-        attrs=attrs,
-        inference_library=_LIBRARY,
         coords=coords,
         dims=dims,
         sample_dims=list(sample_dims),
         skip_event_dims=skip_event_dims,
         check_conventions=False,
     )
+    made_by = dataset.attrs
+    dims_of_draws = {"sample_dims": made_by.pop("sample_dims")}
+    dataset.attrs = made_by | _LIBRARY | dims_of_draws | dict(attrs)
     if "created_at" not in attrs:
         del dataset.attrs["created_at"]
     return dataset

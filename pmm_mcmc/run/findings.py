@@ -27,16 +27,19 @@ _log = logging.getLogger("pmm_mcmc")
 _NEWEST = 1000
 
 
-def attributes_of(plan: SamplingPlan, run: Run, tree: Any, search: bool) -> dict[str, str]:
-    """Return the attributes of a result; jumps and necks are searched for if ``search``."""
-    stats = tree["sample_stats"].to_dataset() if "sample_stats" in tree else None
+def attributes_of(plan: SamplingPlan, run: Run, draws: xr.DataArray | None, search: bool) -> dict[str, str]:
+    """Return the attributes of a result; jumps and necks are searched for if ``search``.
+
+    ``draws`` are its unconstrained positions ``(chain, draw, d)``, if there are any.
+    """
+    draws = None if draws is None or not draws.sizes["draw"] else draws
     searches = {}
-    if search:
+    if search and draws is not None:
         try:
-            searches = _searches(plan, run, stats)
+            searches = _searches(plan, run, draws)
         except Exception:  # no error here may lose the draws
             _log.exception("Jumps and necks were not looked for, for an error in it; the draws are kept")
-    return _noncentring_of(plan, run, stats) | findings_of(run.warming.other_modes, searches)
+    return _noncentring_of(plan, run, draws) | findings_of(run.warming.other_modes, searches)
 
 
 def findings_of(other_modes: OtherModes, searches: dict[str, Any] | None = None) -> dict[str, str]:
@@ -44,18 +47,16 @@ def findings_of(other_modes: OtherModes, searches: dict[str, Any] | None = None)
     return {FINDINGS: json.dumps({"modes": other_modes.statistics} | (searches or {}))}
 
 
-def _searches(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[str, Any]:
+def _searches(plan: SamplingPlan, run: Run, draws: xr.DataArray) -> dict[str, Any]:
     """Return the largest jump of the log density between draws, and the necks beyond them."""
-    if stats is None or "unconstrained" not in stats or not stats.sizes["draw"]:
-        return {}
     engine = plan.engine
     double = plan.attributes["precision"] == "float64"
-    some = _some_of(stats["unconstrained"], jumps.DRAWS)
+    some = _some_of(draws, jumps.DRAWS)
     size, _ = jumps.largest_jump(some, lambda x: density_at(engine, x), 1e-10 if double else 1e-5)
     if not double:
         return {"jump": size}
     coordinates = run.tuned.coordinates
-    some = _some_of(stats["unconstrained"], necks.MOST_DRAWS) if engine.d <= necks.MOST_COORDINATES else some
+    some = _some_of(draws, necks.MOST_DRAWS) if engine.d <= necks.MOST_COORDINATES else some
     z, _ = engine.structure.to_z(some, coordinates.density_parameters)
 
     def density_of_z(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -65,15 +66,15 @@ def _searches(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[st
     return {"jump": size, "necks": necks.necks_beyond(z, coordinates, density_of_z)}
 
 
-def _noncentring_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[str, str]:
+def _noncentring_of(plan: SamplingPlan, run: Run, draws: xr.DataArray | None) -> dict[str, str]:
     """Return the attributes that report what is non-centred, and to what degree."""
     structure = plan.engine.structure
     noncentring = run.tuned.coordinates.density_parameters
     if structure.is_identity or noncentring is None:
         return {}
-    if stats is not None and "unconstrained" in stats and stats.sizes["draw"]:
-        newest = -(-_NEWEST // stats.sizes["chain"])
-        x = stats["unconstrained"][:_NEWEST, -newest:].values.reshape(-1, plan.engine.d)
+    if draws is not None:
+        newest = -(-_NEWEST // draws.sizes["chain"])
+        x = draws[:_NEWEST, -newest:].values.reshape(-1, plan.engine.d)
     else:
         ensemble = run.warming.ensemble
         z = run.tuned.coordinates.place(chains_of(ensemble.state).evaluated[:_NEWEST])

@@ -15,6 +15,7 @@ import xarray as xr
 
 from pmm_mcmc import steps
 from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.coordinates.scale import refitted
 from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Engine, TunedParameters, chains_of, empty_state, in_model_coordinates, log_det_of
@@ -188,6 +189,11 @@ class FinishedRun(NamedTuple):
         chosen = chosen[np.arange(chains) * starts // chains]
         keys = rng.integers(0, 2**64, size=(chains, 2), dtype=np.uint64)
         ensemble = Ensemble(former.state[chosen], former.evaluation[chosen], keys)
+        if not trial.outcome and plan.arguments.scaling is None:
+            trial.former = setting.coordinates
+            finite = np.isfinite(former.log_ratio)
+            setting = setting._replace(coordinates=refitted(trial.former, former.z[finite], former.gradient[finite]))
+            ensemble.change_coordinates(plan.engine, trial.former, setting.coordinates)
         if plan.engine.kernel.dynamics != OVERDAMPED:
             chains_of(ensemble.state).v[...] = rng.standard_normal((chains, plan.engine.d))
         run = Run(Warming(ensemble, setting, None, n_grad), True, 0, np.zeros(chains, np.int64), warm_start=trial)

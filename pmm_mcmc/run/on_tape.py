@@ -122,7 +122,10 @@ def engine_of(
         try:
             density.tape = density.tape or TapedDensity(density)
             tape = NumbaEngine.of(arguments, density.tape, threads)
-            _check(tape, density.tape, centre + 0.1 * np.random.default_rng(0).standard_normal(density.d))
+            current = density.tape.current()
+            if density.tape.checked is not current:
+                _check(tape, density.tape, centre + 0.1 * np.random.default_rng(0).standard_normal(density.d))
+                density.tape.checked = current
             if backend == "tape":
                 return tape, backend
             return TapedEngine.of(arguments, density, tape, request.chains), backend

@@ -6,7 +6,7 @@ A run calls ``begin`` or finds a ``run`` to continue, then ``put`` with each chu
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -34,6 +34,9 @@ __all__ = ["MemoryRecorder", "MomentsRecorder", "StoreRecorder", "recorder_of"]
 _TIMES = ("sampling_time", "compile_time")
 # Bytes of a predicted peak above which it is logged.
 _LARGE = 2**30
+# Where a result has the unconstrained positions.
+_STATISTICS = "sample_stats"
+_UNCONSTRAINED = "unconstrained"
 
 
 class _Recorder:
@@ -60,11 +63,13 @@ class _Recorder:
         """Add attributes to the result."""
         self._attrs |= attrs
 
-    def _with_reports(self, tree: xr.DataTree) -> xr.DataTree:
-        """Return the result with the groups that the run adds to its draws."""
-        for group, report in ({} if self.run is None else self.run.reports()).items():
-            tree[group] = xr.DataTree(report)
-        return tree
+    def unconstrained(self) -> xr.DataArray | None:
+        """Return the unconstrained positions ``(chain, draw, d)`` so far, if they are kept."""
+        return None
+
+    def _reports(self) -> dict[str, xr.Dataset]:
+        """Return the groups that the run adds to its draws."""
+        return {} if self.run is None else self.run.reports()
 
 
 class MemoryRecorder(_Recorder):
@@ -123,20 +128,28 @@ class MemoryRecorder(_Recorder):
         """Add attributes to the result; times add up."""
         super().note(attrs | {name: attrs[name] + seconds for name, seconds in self._times.items() if name in attrs})
 
-    def so_far(self) -> xr.DataTree:
-        """Return the result of all chunks so far, for a verdict."""
+    def unconstrained(self) -> xr.DataArray | None:
+        """Return the unconstrained positions ``(chain, draw, d)`` so far, if they are kept."""
+        statistics = self._draws.groups.get(_STATISTICS, {})
+        if _UNCONSTRAINED not in statistics:
+            return None
+        values = statistics[_UNCONSTRAINED][:, : self._done[_STATISTICS]]
+        return xr.DataArray(values, dims=("chain", "draw", "coordinate"))
+
+    def so_far(self, others: Mapping[str, xr.Dataset] | None = None) -> xr.DataTree:
+        """Return the result of all chunks so far, for a verdict, with ``others`` of its groups."""
         groups = dict(self._empty)
         for group, arrays in (self._warmup.groups | self._draws.groups).items():
             groups[group] = {name: values[:, : self._done[group]] for name, values in arrays.items()}
-        return self._layout.tree(groups, self._attrs)
+        return self._layout.tree(groups, self._attrs, others)
 
     def result(self) -> xr.DataTree:
         """Return the result of all chunks, with a checkpoint to continue from."""
-        tree = self._with_reports(self.so_far())
+        others = self._reports()
         if self._arguments is not None:
             state = np.frombuffer(encode((self._identity, self._arguments, self.run)), np.uint8)
-            tree[CHECKPOINT] = xr.DataTree(xr.Dataset({"state": ("byte", state)}))
-        return tree
+            others[CHECKPOINT] = xr.Dataset({"state": ("byte", state)})
+        return self.so_far(others)
 
 
 class MomentsRecorder(_Recorder):
@@ -153,7 +166,10 @@ class MomentsRecorder(_Recorder):
 
     def so_far(self) -> xr.DataTree:
         """Return the moments of all chunks so far."""
-        return self._with_reports(self._moments.tree(self._layout, self._attrs))
+        tree = self._moments.tree(self._layout, self._attrs)
+        for group, report in self._reports().items():
+            tree[group] = xr.DataTree(report)
+        return tree
 
     result = so_far
 
@@ -226,6 +242,12 @@ class StoreRecorder:
     def note(self, attrs: dict[str, Any]) -> None:
         """Add attributes to the result."""
         self._store.note({group: attrs for group in self._store.rows if "log_likelihood" not in group})
+
+    def unconstrained(self) -> xr.DataArray | None:
+        """Return the unconstrained positions ``(chain, draw, d)`` so far, if they are kept."""
+        tree = self.so_far()
+        statistics = tree[_STATISTICS].to_dataset() if _STATISTICS in tree else {}
+        return statistics[_UNCONSTRAINED] if _UNCONSTRAINED in statistics else None
 
     def so_far(self) -> xr.DataTree:
         """Return the stored run as it is now, for a verdict."""

@@ -81,7 +81,8 @@ def sample(
     initvals
         Initial points of the chains: values by name, as for ``pm.sample``, or a list of them, one per chain; for any
         :class:`pmm_mcmc.LogDensity` also an array ``(d,)`` or ``(chains, d)`` of unconstrained coordinates.  By default
-        uniformly within one unit of the model's initial point, nearer or further where there is no density.
+        uniform within 1 of a PyMC model's own point, or within 2 of the origin, nearer or further where there is no
+        density.
     start
         A former result for the same variables and step, with other data or priors, or the path of its store.  Its
         setting is checked on one block of the new posterior, and kept, refined, or dropped for a cold start.
@@ -279,7 +280,7 @@ def _sampled(request: Request, stopped: StopRequest) -> xr.DataTree:
             console.checks()
             search = request.compute_convergence_checks and finished
             read = processes.primary and (search or not structure.is_identity)
-            attributes = attributes_of(plan, run, recorder.so_far() if read else {}, search)
+            attributes = attributes_of(plan, run, recorder.unconstrained() if read else None, search)
             recorder.note(console.times() | attributes)
     result = recorder.result()
     done = run.done if request.keep == "moments" else result["posterior"].sizes["draw"]

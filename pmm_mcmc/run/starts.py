@@ -8,7 +8,15 @@ import numpy as np
 from pymc.exceptions import SamplingError
 
 from pmm_mcmc.engines.contract import Engine, evaluated_at, in_model_coordinates, log_det_of
-from pmm_mcmc.model.initial_points import initial_draws, model_starts, prior_draws, spread_starts, vector_starts
+from pmm_mcmc.model.initial_points import (
+    INITIAL,
+    JITTER,
+    initial_draws,
+    model_starts,
+    prior_draws,
+    spread_starts,
+    vector_starts,
+)
 from pmm_mcmc.model.pymc_density import bad_start_message, flat_layout
 from pmm_mcmc.run.plan import SamplingPlan
 
@@ -31,7 +39,8 @@ def starts(
         points = vector_starts(named, initvals, chains, d)
         jitter = False
     if jitter:
-        spread = spread_starts(points[0], chains, superchains, lambda x: _gradient_at(plan.engine, x), rng)
+        width = INITIAL if model is None else JITTER
+        spread = spread_starts(points[0], chains, superchains, lambda x: _gradient_at(plan.engine, x), rng, width)
         if spread is not None:
             return spread
     bad = np.flatnonzero(~np.isfinite(_gradient_at(plan.engine, points)).all(axis=1))

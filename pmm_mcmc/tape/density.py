@@ -27,13 +27,15 @@ class TapedDensity:
     """A :class:`pmm_mcmc.model.pytensor_density.PyTensorDensity` of all variables of a model, without a compiler.
 
     Data are constants of the tape, which is built anew where they have changed.  Values and gradients are those of
-    numba to rounding.
+    numba to rounding: ``checked`` is the last tape that was compared with PyTensor.
 
     Raises
     ------
     Unsupported
         If the model has an operation that no tape runs.
     """
+
+    checked: Tape | None = None
 
     @building()
     def __init__(self, density: PyTensorDensity):

@@ -15,6 +15,7 @@ import numpy as np
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import TunedParameters
+from pmm_mcmc.langevin.bisection import bisected
 from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.langevin.methods import METHODS, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.warmup.friction import adjusted_friction, default_friction
@@ -44,21 +45,15 @@ def _largest_step(
 ) -> float:
     """Return the longest step below a limit with variance errors on Gaussians within the target, by bisection."""
 
-    def allowed(step_size: float) -> bool:
-        return max(abs(variance_error(kernel, step_size, friction, K, c)) for c in curvatures) <= target
+    def excess(step_size: float) -> float:
+        error = max(abs(variance_error(kernel, step_size, friction, K, c)) for c in curvatures)
+        return min(error - target, 1.0)
 
-    low = 0.0
     high = limit
     if kernel.power > 0.0:
         # Errors of midpoints by importance change sign: they are small again at some steps that are too long.
-        high = float(next((step for step in np.geomspace(0.01 * limit, limit, 48) if not allowed(step)), limit))
-    for _ in range(24):
-        middle = 0.5 * (low + high)
-        if allowed(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+        high = float(next((step for step in np.geomspace(0.01 * limit, limit, 48) if excess(step) > 0.0), limit))
+    return bisected(excess, 0.0, high, 24, lambda a, b: 0.5 * (a + b))
 
 
 def safe_step(arguments: MethodArguments, friction: float, curvature: float, target: float) -> float:

@@ -3,7 +3,8 @@ r"""A start from a former run: its setting is checked on one block of the new po
 Chains start from draws of the former run, resampled in the ratio of the two densities :math:`p_{new} / p_{former}`
 where it is bounded enough (Pareto :math:`k < 0.7` of the smoothed ratios [1]_), otherwise taken as they are.  At all of
 them positions and gradients must have the same spread in whitened coordinates: where some differ, the setting is
-refined, where half of them do by far, dropped.  Then the chains advance by one block of the kernel of the draws, whose
+refined, where half of them do by far, dropped.  The preconditioner is fitted to them anew, since a draw is worth a
+third less with that of another posterior.  Then the chains advance by one block of the kernel of the draws, whose
 setting
 
 - **fits** if the block is past the transient and whitened by the criterion by which a warm-up freezes its
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Engine, TunedParameters, log_det_of
 from pmm_mcmc.warmup import block_checks, step_size, timetable
@@ -124,6 +126,8 @@ class WarmStart:
         look for other modes.
     outcome, reason
         Empty before the trial; "fits", or "refined" or "dropped" with the reason.
+    former
+        The coordinates of the setting, which are judged; chains move in coordinates refitted to former draws.
     pareto_k
         Of the ratios of densities; NaN without any.
     """
@@ -132,6 +136,7 @@ class WarmStart:
     prior: np.ndarray
     outcome: str = ""
     reason: str = ""
+    former: Coordinates | None = None
     pareto_k: float = np.nan
 
     def end(self, outcome: str, reason: str = "") -> None:
@@ -169,11 +174,12 @@ class WarmStart:
             moved = f"chains hardly move by it: acceptance {accepted:.2f}"
             self.end(DROPPED, moved if arrived else "chains are far off")
             return 0
+        coordinates = self.former or tuned.coordinates
         places = np.concatenate([self.starts[:_PLACES], self.prior])
         elsewhere, gradients = leads_elsewhere(engine, tuned, block, places, rng)
         if elsewhere:
             self.end(DROPPED, "there is another mode")
-        elif not block_checks.whitens(tuned.coordinates, block._replace(position=z, gradient=gradient), usable):
+        elif not block_checks.whitens(coordinates, block._replace(position=z, gradient=gradient), usable):
             self.end(REFINED, "it does not whiten the draws")
         elif not _identity_holds(z, gradient):
             self.end(REFINED, "Stein's identity fails")

@@ -11,7 +11,7 @@ import pytest
 from reference import engine, gaussian
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.coordinates.scale import affine_scale, best_coordinates
+from pmm_mcmc.coordinates.scale import affine_scale, best_coordinates, refitted
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import TunedParameters, empty_state
 from pmm_mcmc.engines.ensemble import Ensemble
@@ -168,6 +168,28 @@ def test_a_transient_whitens_as_well_as_the_posterior():
     found = best_coordinates(position, np.linalg.solve(covariance, (mean - position).T).T)
     assert condition(found, covariance) < 1.2
     assert np.max(np.abs(found.centre - mean) / deviations) < 0.05
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_few_pairs_refit_a_scale_that_is_nearly_right(dense):
+    covariance = rotated(6, 3.0)
+    scale = np.linalg.cholesky(covariance) * np.linspace(0.8, 1.3, 6)
+    present = Coordinates(np.full(6, 9.0), scale if dense else np.sqrt(np.diag(covariance)))
+    position, gradient, mean = pairs(covariance, 32, 0)
+    refit = refitted(present, position, gradient)
+    assert condition(refit, covariance) < 1.01
+    np.testing.assert_allclose(refit.centre, mean, rtol=0.0, atol=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["right", "low rank"])
+def test_a_scale_that_is_right_stays_and_so_does_one_of_low_rank(kind):
+    covariance = rotated(6, 3.0)
+    position, gradient, mean = pairs(covariance, 32, 0)
+    if kind == "right":
+        present = Coordinates(mean, np.linalg.cholesky(covariance))
+    else:
+        present = Coordinates.low_rank(mean, np.ones(6), np.array([2.0]), np.eye(6)[:, :1])
+    assert refitted(present, position, gradient) is present
 
 
 def test_one_direction_among_many_counts():

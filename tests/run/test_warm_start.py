@@ -26,7 +26,7 @@ from warm_starts import (
 )  # fmt: skip
 
 import pmm_mcmc as pmm
-from pmm_mcmc.model import log_density as log_density_module
+from pmm_mcmc.model import pymc_density
 from pmm_mcmc.run import memory, plan
 
 BUILDERS = {"numba": regression, "jax": jax_regression}
@@ -85,6 +85,25 @@ def test_with_more_data_it_is_kept_at_fifty_gradients_and_draws_are_those_of_a_c
     assert outcome(warm) == warm["posterior"].attrs["start"] == "fits"
     assert spent(warm) <= 55 < 150 < spent(cold)
     assert_moments_of(cold, warm)
+
+
+def test_a_setting_that_fits_has_its_preconditioner_refitted_unless_the_user_gave_it():
+    def gaussian(correlation):
+        with pm.Model() as model:
+            covariance = np.array([[1.0, correlation], [correlation, 1.0]])
+            pm.MvNormal("x", np.array([0.3, -0.2]), covariance)
+        return model
+
+    for step, error in ((None, 0.01), (pmm.PoissonULMC(scaling=[1.0, 1.2]), None)):
+        options = {"step": step, "adjusted": True}
+        former = sample(gaussian(0.3), **options)
+        warm = sample(gaussian(0.5), start=former, **options)
+        assert outcome(warm) == "fits"
+        scale, before = (state_of(result)[2].tuned.coordinates.scale for result in (warm, former))
+        if error is None:
+            np.testing.assert_array_equal(scale, before)
+        else:
+            np.testing.assert_allclose(scale @ scale.T, [[1.0, 0.5], [0.5, 1.0]], rtol=0.0, atol=error)
 
 
 WRONG = {
@@ -189,7 +208,7 @@ def test_what_cannot_be_a_start_is_refused_before_anything_is_compiled(standing,
     untuned = sample(standing, tune=0, step=pmm.GHMC(step_size=0.01))
     short = pm_model(2)
     monkeypatch.setattr(plan, "log_density", compiled)
-    monkeypatch.setattr(log_density_module, "log_density", compiled)
+    monkeypatch.setattr(pymc_density, "log_density", compiled)
     for options, words in (
         ({"start": bare}, "start=DataTree.*has not the setting of its run"),
         ({"start": moments}, "start=DataTree.*has not the setting of its run"),
