@@ -21,6 +21,8 @@ from pmm_mcmc.coordinates.walk_loops import (
     LENGTHS,
     SHAPES,
     loadings_of,
+    native_place,
+    native_pull_back,
     place,
     precision_before,
     pull_back,
@@ -90,6 +92,13 @@ class WalkMap(NumbaMap):
         """The operation of the adjoints."""
         return WalkMapGradient()
 
+    def on_tape(self, builder, *values):
+        """Append a call of the loop to a tape, and return the outputs."""
+        n = len(values[self.position])
+        out = builder.new((n + 1,))
+        builder.foreign(native_place().address, len(values[0]), n, *map(builder.copy, values), out)
+        return [out[:n], out[n:].reshape(())]
+
 
 class WalkMapGradient(MapGradient):
     """The adjoints of :class:`WalkMap`."""
@@ -98,6 +107,14 @@ class WalkMapGradient(MapGradient):
     version = WalkMap.version
     gufunc_signature = "(p),(n),(n),(n),(n),(n),(n),()->(p),(n),(n),(n),(n),(n)"
     kernel = staticmethod(pull_back)
+
+    def on_tape(self, builder, *values):
+        """Append a call of the loop to a tape, and return the adjoints."""
+        p = len(values[0])
+        n = len(values[1])
+        out = builder.new((p + 5 * n,))
+        builder.foreign(native_pull_back().address, p, n, *map(builder.copy, values), out)
+        return [out[:p], *out[p:].reshape(5, n)]
 
 
 def noncentred_walk(rho, v, mu, a, h, z):

@@ -21,15 +21,19 @@ adjoint: the derivative of a cost with respect to the value of that name.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
+from numba import carray, types
 
 __all__ = [
     "LENGTHS",
     "SHAPES",
     "loadings_of",
+    "native_place",
+    "native_pull_back",
     "place",
     "precision_before",
     "pull_back",
@@ -242,6 +246,47 @@ def pull_back(rho, v, mu, a, h, z, x_bar, log_det_bar):
         for i in range(1, p):
             Q[0, i] = Q[i, 0] = 0.5 * k_bar[i - 1]
     return rho_bar, v_bar, mu_bar, a_bar, h_bar, z_bar
+
+
+def _signature(arrays):
+    """Return the signature of a C function of ``p``, ``n`` and arrays, each by its address."""
+    return types.void(*[types.CPointer(types.int64)] * 2, *[types.CPointer(types.float64)] * arrays)
+
+
+@cache
+def native_place():
+    """Return :func:`place` as a C function of the orders, inputs, and outputs in one row: compiled once a machine."""
+
+    @numba.cfunc(_signature(7), cache=True)
+    def native_place(p_pointer, n_pointer, rho, v, mu, a, h, z, outputs):
+        p = (p_pointer[0],)
+        n = (n_pointer[0],)
+        x, log_det = place(carray(rho, p), carray(v, n), carray(mu, n), carray(a, n), carray(h, n), carray(z, n))
+        out = carray(outputs, (n[0] + 1,))
+        out[: n[0]] = x
+        out[n[0]] = log_det[()]
+
+    return native_place
+
+
+@cache
+def native_pull_back():
+    """Return :func:`pull_back` as a C function likewise."""
+
+    @numba.cfunc(_signature(9), cache=True)
+    def native_pull_back(p_pointer, n_pointer, rho, v, mu, a, h, z, x_bar, log_det_bar, outputs):
+        p = (p_pointer[0],)
+        n = (n_pointer[0],)
+        bars = pull_back(
+            carray(rho, p), carray(v, n), carray(mu, n), carray(a, n), carray(h, n), carray(z, n), carray(x_bar, n),
+            np.array(log_det_bar[0]),
+        )  # fmt: skip
+        out = carray(outputs, (p[0] + 5 * n[0],))
+        out[: p[0]] = bars[0]
+        rows = out[p[0] :].reshape(5, n[0])
+        rows[0], rows[1], rows[2], rows[3], rows[4] = bars[1:]
+
+    return native_pull_back
 
 
 def rows_to_z(rho, v, mu, a, h, x):

@@ -73,7 +73,7 @@ def propose(functions, dynamics, step, persistent, coordinates, begin, proposal,
     """
     u_new, v_new, new_b, _, turned = proposal
     substeps = 1
-    log_ratio, lp, n_grad = _leapfrog(functions, dynamics, 1, step, coordinates, begin, proposal, scratch)
+    log_ratio, lp, n_grad = _leapfrog(functions, dynamics, substeps, step, coordinates, begin, proposal, scratch)
     ratio = first_ratio = _as_ratio(log_ratio)
     while not abs(persistent) < ratio and far_below(ratio, persistent) and substeps < SUBSTEPS**MOST_REFINEMENTS:
         substeps *= SUBSTEPS

@@ -18,7 +18,7 @@ from pmm_mcmc.engines import contract, numba_adjusted, numba_random, numba_step
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.engines.numba_adjusted import propose
 from pmm_mcmc.engines.numba_random import fill_normals, start_stream, uniform
-from pmm_mcmc.engines.numba_step import NoisePath, StepLength, attempt, copy, drift, flow, place
+from pmm_mcmc.engines.numba_step import NoisePath, StepLength, attempt, copy, drift, flow, inner, place
 from pmm_mcmc.langevin import flows, methods, midpoints, transitions
 from pmm_mcmc.langevin.flows import select
 from pmm_mcmc.langevin.methods import OVERDAMPED, Scheme
@@ -37,10 +37,10 @@ __all__ = ["evaluate", "run"]
 # substep's number changes the first word of the key.
 _KEY_OF_SUBSTEP = np.uint64(0x9E3779B97F4A7C15)
 _limits = build_limits(np, select)
-_limit = numba.njit(_limits.limit)
-_accepted = numba.njit(_limits.accepted)
-_rejected = numba.njit(_limits.rejected)
-_refined = numba.njit(_limits.refined)
+_limit = inner(_limits.limit)
+_accepted = inner(_limits.accepted)
+_rejected = inner(_limits.rejected)
+_refined = inner(_limits.refined)
 
 
 def _fingerprint() -> str:

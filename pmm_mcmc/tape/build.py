@@ -203,8 +203,8 @@ class Builder:
             return x, "T", columns
         return self.copy(x), "N", x.shape[1]
 
-    def foreign(self, name: str, *arguments: Any) -> None:
-        """Append a call of BLAS or LAPACK, whose arguments are pointers to letters, numbers and buffers."""
+    def foreign(self, function: str | int, *arguments: Any) -> None:
+        """Append a call of BLAS or LAPACK, or of an address, with pointers to letters, numbers and buffers."""
         cells: list[Any] = []
         for each in arguments:
             if isinstance(each, np.ndarray):
@@ -214,7 +214,8 @@ class Builder:
             else:
                 cells.append(ord(each) if isinstance(each, str) else each)
         mask = sum(1 << i for i, each in enumerate(cells) if isinstance(each, tuple))
-        self._rows.append([loop.FOREIGN, address_of(name), mask, *cells, *[0] * (loop.ARGUMENTS - len(cells))])
+        address = address_of(function) if isinstance(function, str) else function
+        self._rows.append([loop.FOREIGN, address, mask, *cells, *[0] * (loop.ARGUMENTS - len(cells))])
 
     def finish(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Tape:
         """Lay out the workspace: inputs and constants first, then buffers, each for as long as it is in use."""

@@ -22,9 +22,8 @@ from pmm_mcmc.model.native import SIGNATURE, as_pointer
 CELLS = 16
 ARGUMENTS = 13  # of a function of BLAS or LAPACK, at most
 (
-    COPY, ADD, SUB, MUL, DIV, SQRT, ABS, SIGN, ROUND32, MAXIMUM, MINIMUM,
-    SWITCH, LT, LE, EQ, NEQ, SIGMOID, SOFTPLUS, CALL, GATHER, SCATTER_ADD, SCATTER_SET,
-    SUM, DOT, CUMSUM, CHECK, FOREIGN,
+    COPY, ADD, SUB, MUL, DIV, SQRT, ABS, SIGN, ROUND32, MAXIMUM, MINIMUM, SWITCH, LT, LE, EQ, NEQ, SIGMOID, SOFTPLUS,
+    CALL, GATHER, SCATTER_ADD, SCATTER_SET, SUM, DOT, CUMSUM, CHECK, FOREIGN,
 ) = range(27)  # fmt: skip
 _inner = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 

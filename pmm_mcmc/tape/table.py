@@ -75,6 +75,8 @@ def _results(builder: Builder, node: Any, values: list[Any]) -> list[Any]:
         shape = np.broadcast_shapes(*(np.shape(each) for each in values))
         results = _scalars(builder, op.scalar_op, dtypes, values)
         return [each if np.shape(each) == shape else builder.copy(each, shape) for each in results]
+    if hasattr(op, "on_tape"):  # a map of coordinates
+        return op.on_tape(builder, *values)
     if name not in _TENSORS:
         raise Unsupported(name)
     result = _TENSORS[name](builder, op, *values)

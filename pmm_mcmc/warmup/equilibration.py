@@ -76,7 +76,7 @@ class Equilibration:
     lag: int = 0  # transitions after which the largest autocorrelation is below one half
     ended: bool = False  # whether the chains have forgotten their start
     finished: bool = False  # whether it is over: they have, or ``length`` is reached
-    acceptance: np.ndarray = field(default_factory=lambda: np.empty(0))  # (chain,): rate in the last block
+    acceptance: np.ndarray = field(default_factory=lambda: np.full(1, np.nan))  # (chain,): rate in the last block
     n_grad: float = 0.0  # of each chain in the whole equilibration
 
     @classmethod

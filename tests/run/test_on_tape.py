@@ -86,6 +86,35 @@ def test_compiled_code_takes_over_at_the_transition_and_not_before(switch_at):
     assert not np.array_equal(after[:, first:], tape[:, first:])
 
 
+@pytest.mark.parametrize("switch", [20, 80], ids=["block", "draws"])
+def test_a_run_from_a_former_setting_goes_on_compiled(switch, switch_at):
+    model = schools()
+    former = pmm.sample(model=model, **RUN | {"tune": 400})
+    options = RUN | {"model": model, "start": former, "random_seed": 4}
+    tape = pmm.sample(backend="tape", **options)
+    switch_at(switch)
+    one = pmm.sample(cores=1, **options)
+    assert_same(pmm.sample(cores=4, **options), one)
+    assert one["posterior"].attrs["start"] == tape["posterior"].attrs["start"] == "fits"
+    theta, of_tape = (tree["posterior"]["theta"].values for tree in (one, tape))
+    np.testing.assert_allclose(theta, of_tape, rtol=1e-6)
+    changed = (theta != of_tape).any(axis=(0, 2))
+    assert changed[-1] and changed[0] == (switch == 20)
+
+
+def test_a_run_of_as_many_draws_as_it_needs_goes_on_compiled(switch_at):
+    options = RUN | {"model": schools(), "draws": "auto", "tune": 400}
+    tape = pmm.sample(backend="tape", **options)
+    switch_at(400)
+    one = pmm.sample(cores=1, **options)
+    assert_same(pmm.sample(cores=4, **options), one)
+    theta, of_tape = (tree["posterior"]["theta"].values for tree in (one, tape))
+    assert theta.shape == of_tape.shape
+    np.testing.assert_allclose(theta, of_tape, rtol=1e-4)
+    changed = (theta != of_tape).any(axis=(0, 2))
+    assert changed[-1] and not changed[0]
+
+
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_ctrl_c_while_it_compiles_keeps_the_draws(switch, switch_at, monkeypatch):
     switch_at(switch)
@@ -103,6 +132,26 @@ def test_ctrl_c_while_it_compiles_keeps_the_draws(switch, switch_at, monkeypatch
     assert (drawn > 0) == (switch == SWITCHES[-1])
     np.testing.assert_array_equal(tree["posterior"]["mu"], whole["posterior"]["mu"][:, :drawn])
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_ctrl_c_that_compilers_swallow_stops_the_run_once_they_end(switch, switch_at, monkeypatch):
+    switch_at(switch)
+    model = schools()
+    whole = pmm.sample(backend="tape", model=model, **RUN)
+    compile_all = on_tape.TapedEngine.compile
+
+    def swallowed(engine):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            compile_all(engine)
+
+    monkeypatch.setattr(on_tape.TapedEngine, "compile", swallowed)
+    tree = pmm.sample(model=model, **RUN)
+    drawn = tree["posterior"].sizes["draw"]
+    assert (drawn > 0) == (switch == SWITCHES[-1])
+    np.testing.assert_array_equal(tree["posterior"]["mu"], whole["posterior"]["mu"][:, :drawn])
 
 
 def backend_of(model, caplog):

@@ -14,6 +14,7 @@ from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 from tapes import agree, by_tape, inputs_of
 
+from pmm_mcmc.coordinates.walk import noncentred_walk
 from pmm_mcmc.tape import table
 from pmm_mcmc.tape.build import Unsupported
 
@@ -169,6 +170,16 @@ def test_factors_and_solutions(lower):
                  for matrix, low in ((factor, lower), (factor.T, not lower)) for rhs in (b, b.T[:1].T, c)
                  for unit in (False, True)]  # fmt: skip
     agree(flat, [factor, *solutions], numbers, rtol=1e-10)
+
+
+@pytest.mark.parametrize("p, n", [(1, 1), (1, 7), (3, 2), (2, 6)])
+def test_walks_and_their_adjoints(p, n):
+    flat, values = inputs_of((p,), (n,), (n,), (n,), (n,), (n,))
+    numbers = np.random.default_rng(8).normal(size=p + 5 * n)
+    rho, v, mu, a, h, z = values
+    x, log_det = noncentred_walk(rho, pt.exp(v), mu[::-1], a, pt.exp(h), z)
+    gradient = pt.grad((x**3).sum() + pt.sin(log_det), values)
+    agree(flat, [x, log_det, *gradient], numbers, rtol=1e-11)
 
 
 def test_no_factor_is_nan():

@@ -103,7 +103,15 @@ def counts():
     return model
 
 
-@pytest.mark.parametrize("build", [hierarchy, correlated, mixture, process, counts])
+def walk():
+    with pm.Model() as model:
+        step = pm.Exponential("step", 10.0)
+        volatility = pm.GaussianRandomWalk("volatility", sigma=step, init_dist=pm.Normal.dist(0, 10), shape=12)
+        pm.StudentT("y", nu=5.0, mu=0.0, lam=pm.math.exp(-2.0 * volatility), observed=np.sin(np.arange(12.0)))
+    return model
+
+
+@pytest.mark.parametrize("build", [hierarchy, correlated, mixture, process, counts, walk])
 def test_values_and_gradients_are_those_of_numba(build):
     compared(build(), ("joint", "gradient"))
 
