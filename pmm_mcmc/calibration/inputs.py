@@ -83,7 +83,8 @@ class Inputs:
     def check(self, data: Any, label: str) -> None:
         """Raise ``ValueError`` unless ``data`` are arrays by name that the model can take in place of its own."""
         if not isinstance(data, Mapping) or not data:
-            raise ValueError(f"{label}={data!r}: must be a dict of data by name, of {', '.join(self.names)}")
+            what = repr(data) if isinstance(data, Mapping) else f"<{type(data).__name__}>"
+            raise ValueError(f"{label}={what}: must be a dict of data by name, of {', '.join(self.names)}")
         for name, value in data.items():
             if name not in self.names:
                 raise ValueError(f"{label}: {name!r} is no data of the model, which has {', '.join(self.names)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import logging
 import os
@@ -99,12 +100,16 @@ def refit(
     2
     """
     inputs = Inputs.of(model_of(model))
-    data_sets = list(data_sets)
+    kind = type(data_sets).__name__
+    data_sets = [] if isinstance(data_sets, Mapping) else list(data_sets)
     if not data_sets:
-        raise ValueError(f"data_sets={data_sets!r}: must be a list of dicts, one for each fit")
+        raise ValueError(f"data_sets=<{kind}>: must be a list of dicts, one for each fit")
     for i, data in enumerate(data_sets):
         inputs.check(data, f"data_sets[{i}]")
-    study = Study(inputs, step, start, var_names, random_seed, progressbar)
+    study = Study(
+        inputs, step=step, start=start, var_names=var_names, random_seed=random_seed, cores=cores, store=store,
+        resume=resume, progressbar=progressbar,
+    )  # fmt: skip
 
     def task(i: int) -> Record:
         return study.fitted(i, data_sets[i], kept)
@@ -113,7 +118,7 @@ def refit(
     for data in data_sets:
         for name in sorted(data):
             digest.update(name.encode() + np.ascontiguousarray(data[name]).tobytes())
-    records = study.records(task, len(data_sets), cores, store, resume, {"data": digest.hexdigest()})
+    records = study.records(task, len(data_sets), {"data": digest.hexdigest()})
     groups: dict[str, Any] = {name: study.dataset([r[name] for r in records], "data_set") for name in FIGURES}
     groups["posterior"] = study.dataset([r["draws"] for r in records], "data_set", "chain", "draw")
     return xr.DataTree.from_dict(groups | {"fits": study.fits_of(records, "data_set")})
@@ -135,15 +140,13 @@ def table(values: Mapping[str, np.ndarray]) -> np.ndarray:
 class Study:
     """Fits of one model in a loop: what :func:`refit` and :func:`pmm_mcmc.sbc` share."""
 
-    def __init__(self, inputs: Inputs, step: Any, start: Any, var_names: Any, random_seed: Any, progressbar: bool):
+    def __init__(self, inputs: Inputs, **arguments: Any):
         self.inputs = inputs
-        arguments: Record = {
-            "step": step, "start": start, "model": inputs.model, "var_names": var_names, "random_seed": random_seed,
-            "cores": 1, "backend": "numba", "progressbar": progressbar, "others": {},
-        }  # fmt: skip
-        self._request = Request.checked(sample, arguments)
+        request = Request.checked(sample, arguments | {"model": inputs.model, "backend": "numba", "others": {}})
+        self._cores = request.cores or devices.cores()
+        self._request = dataclasses.replace(request, cores=1)  # of each process
         self.seed = fresh_seed() if self._request.seed is None else self._request.seed
-        self._level = logging.INFO if progressbar else logging.DEBUG
+        self._level = logging.INFO if request.progressbar else logging.DEBUG
         self._fits = Fits(self._request, lambda line: _log.log(self._level, "%s", line))
         plan = self._fits.plan
         self._shapes = {n: v.shape[2:] for n, v in plan.values(np.empty((1, 0, plan.engine.d)))["posterior"].items()}
@@ -182,16 +185,12 @@ class Study:
             "start": fit.start,
         } | more(fit, shape)  # fmt: skip
 
-    def records(
-        self, task: Callable[[int], Record], count: int, cores: Any, store: Any, resume: bool, more: dict[str, Any]
-    ) -> list[Record]:
+    def records(self, task: Callable[[int], Record], count: int, more: dict[str, Any]) -> list[Record]:
         """Return the records of all fits, and log how many are not trusted."""
-        if cores is not None:
-            devices.check_count("cores", cores, 1)
         identity = self._fits.plan.identity | {"seed": self.seed} | more  # its density is that of the model's own data
-        show = self._request.progressbar
+        request = self._request
         with self.inputs.restored():
-            records = records_of(task, count, cores or devices.cores(), identity, store, resume, show)
+            records = records_of(task, count, self._cores, identity, request.store, request.resume, request.progressbar)
         if len(records) < count:
             _log.warning("Stopped after %d of %d fits, which are returned", len(records), count)
         untrusted = [i for i, record in enumerate(records) if record["state"] != "trusted"]

@@ -96,7 +96,10 @@ def sbc(
     check_count("replicates", replicates, 1)
     inputs = Inputs.of(model_of(model), simulated=True)
     simulator = Simulator(inputs)
-    study = Study(inputs, step, None, var_names, random_seed, progressbar)
+    study = Study(
+        inputs, step=step, start=None, var_names=var_names, random_seed=random_seed, cores=cores, store=store,
+        resume=resume, progressbar=progressbar,
+    )  # fmt: skip
 
     def task(i: int) -> Record:
         parameters, data = simulator([study.seed, i, 0])
@@ -108,7 +111,7 @@ def sbc(
 
         return study.fitted(i, data, ranked)
 
-    records = study.records(task, int(replicates), cores, store, resume, {})
+    records = study.records(task, int(replicates), {})
     ranked = [record for record in records if record["state"] != "failed"]
     figures = {name: study.dataset([r[name] for r in records], "replicate") for name in ("truth", *FIGURES)}
     if not ranked:

@@ -182,12 +182,11 @@ def _labels(dt: Any, var_names: Any, filter_vars: Any = None, coords: Any = None
         raise ValueError(f"coords={coords!r}: the result has {present}") from None
 
 
-def joined(dt: Any, extra: pd.DataFrame | None = None, **options: Any) -> pd.DataFrame:
+def joined(dt: Any, extra: pd.DataFrame, **options: Any) -> pd.DataFrame:
     """Return ArviZ's summary with other columns beside it, and ``ess_per_grad`` if gradients were counted."""
     with np.errstate(all="ignore"):  # NumPy warns of the r_hat of constants
         out = pd.DataFrame(arviz_summary(dt, **{"round_to": "none", **options}))
-    if extra is not None:
-        out[list(extra)] = extra.reindex(out.index)
+    out[list(extra)] = extra.reindex(out.index)
     if "ess_bulk" in out and "sample_stats" in dt.children and "n_grad_total" in dt["sample_stats"]:
         gradients = float(dt["sample_stats"]["n_grad_total"].isel(draw=-1).sum())
         out["ess_per_grad"] = out["ess_bulk"].astype(float) / gradients

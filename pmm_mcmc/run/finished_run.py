@@ -7,6 +7,7 @@ begin at some of them, and its first block tries the setting (:mod:`pmm_mcmc.war
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,6 +46,8 @@ __all__ = ["CHECKPOINT", "TYPES", "FinishedRun", "coordinate_labels"]
 
 # The group with the final state of a run in a result in memory.
 CHECKPOINT = "checkpoint"
+# An argument with its value in the text of a step.
+_FIELD = re.compile(r"\w+=.+?(?=, \w+=|\)$)")
 # The types in a checkpoint.
 TYPES = (
     Block, Coordinates, Ensemble, Equilibration, FrictionTrial, LocalCurvature, NoncentringFit, Run, MethodArguments,
@@ -95,7 +98,6 @@ class FinishedRun(NamedTuple):
         ValueError
             If it has none.
         """
-        what = f"start={type(start).__name__}(...): must be a result of pmm.sample, or the path of its store"
         path = start if isinstance(start, str | os.PathLike) else getattr(start, "encoding", {}).get(SOURCE)
         try:
             if isinstance(start, xr.DataTree) and CHECKPOINT in start.children:
@@ -103,13 +105,17 @@ class FinishedRun(NamedTuple):
             elif path is not None:
                 state, _ = stored_run_state(path, TYPES)
                 finished = cls(open_store(path), stored_identity(path), state)
+            elif isinstance(start, xr.DataTree):
+                raise ValueError(
+                    "start=<DataTree>: has not the setting of its run, as single groups, results of pm.sample and of "
+                    "keep='moments'; give the whole result of pmm.sample, or leave start out"
+                )
             else:
                 raise ValueError(
-                    f"{what}: this one has not the setting of its run, as results of pm.sample or with keep='moments'; "
-                    "leave start out"
+                    f"start=<{type(start).__name__}>: must be a result of pmm.sample, or the path of its store"
                 )
         except StoreError as error:
-            raise ValueError(f"{what}; {error}") from error
+            raise ValueError(f"start must be a result of pmm.sample, or the path of its store; {error}") from error
         if not isinstance(finished.run, Run) or finished.run.tuning or not finished.identity["tune"]:
             raise ValueError(
                 "start: its run had no warm-up or ended during it, so that it has no setting; leave start out"
@@ -137,9 +143,11 @@ class FinishedRun(NamedTuple):
     def check(self, arguments: MethodArguments, names: Sequence[str]) -> None:
         """Raise ``ValueError`` if the step is another one than that of a new run, or its coordinates are others."""
         if self.identity["method"] != repr(arguments):
+            arguments_of_steps = [set(_FIELD.findall(text)) for text in (self.identity["method"], repr(arguments))]
+            former_step, step = (", ".join(sorted(a - b)) for a, b in (arguments_of_steps, arguments_of_steps[::-1]))
             raise ValueError(
-                f"start: is the result of {self.identity['method']}, and the step is {arguments!r}; give the same "
-                "step=, or leave start out"
+                f"start: is the result of a step with {former_step}, and this one has {step}; give the same step=, or "
+                "leave start out"
             )
         former = self.identity["coordinates"]
         new = coordinate_labels(names)

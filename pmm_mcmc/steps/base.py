@@ -329,7 +329,9 @@ def unknown_argument(name: str, value: Any, called: str, names: list[str]) -> Ty
     """Return the error for an argument that is none of the ``names``, one of which may be meant."""
     near = difflib.get_close_matches(name, names, 1)
     meant = f"; did you mean {near[0]}?" if near else f", which takes {', '.join(names)}"
-    return TypeError(f"{name}={value!r} is no argument of {called}{meant}")
+    text = repr(value)
+    text = f"<{type(value).__name__}>" if "\n" in text else text
+    return TypeError(f"{name}={text} is no argument of {called}{meant}")
 
 
 def _model_of_context() -> pm.Model | None:

@@ -15,7 +15,7 @@ from pmm_mcmc.engines.contract import Chunk, TunedParameters
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.mixture import GaussianMixture
 from pmm_mcmc.run import devices
-from pmm_mcmc.run.chunks import Groups, groups_of
+from pmm_mcmc.run.chunks import groups_of
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.driver import Driver, FinishedChunk, Stopped
 from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
@@ -181,12 +181,6 @@ class Tempering(Driver):
 
     # -- recorders ---------------------------------------------------------------------------------------------------
 
-    def empty(self, replicas: int) -> Groups:
-        """Return arrays without draws that have the names, shapes and dtypes of the result."""
-        groups = self.plan.empty(replicas)
-        groups["sample_stats"]["restart"] = np.empty((replicas, 0), np.int64)
-        return groups
-
     @property
     def attributes(self) -> dict[str, Any]:
         """The attributes of the result but those that differ between equal runs."""
@@ -199,7 +193,8 @@ class Tempering(Driver):
         plan = self.plan
         request = self.request
         replicas = ladder.replicas
-        empty = self.empty(replicas)
+        empty = plan.empty(replicas)
+        empty["sample_stats"]["restart"] = np.empty((replicas, 0), np.int64)
         rows = rows_of_chunk(request.draws, replicas, plan.numbers_per_draw)
         if request.store is None:
             refuse_too_large(request.draws, replicas, plan.numbers_per_draw)

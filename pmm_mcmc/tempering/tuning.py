@@ -177,7 +177,9 @@ class Tuner(Annealer):
             if self.path.mixture is None and (i + 1) % max(1, scans // _INTERMEDIATE_SCANS) == 0:
                 self._intermediate.append(ladder.position[ladder.chain_at[:, 1:-1]].reshape(-1, self.path.d))
             if (i + 1) % max(1, scans // _BLOCKS) == 0:
-                self._adapt_steps(ladder, np.mean(accept, axis=0))
+                for k, rate in enumerate(np.mean(accept, axis=0)[1:].tolist(), 1):
+                    step = step_for_acceptance(ladder.settings[k].step_size, rate)
+                    ladder.settings[k] = self._with_step(ladder.settings[k], step)
                 accept = []
             self.transition = ladder.transition
             self.spent = float(ladder.n_grad.sum())
@@ -200,12 +202,6 @@ class Tuner(Annealer):
             of_level = Points.joined([points.take((slice(None), k)) for points in draws])
             fitted = self._fitted(of_level.position, of_level.slope(beta), beta, setting.step_size)
             ladder.settings[k] = fitted._replace(steps_per_draw=setting.steps_per_draw)
-
-    def _adapt_steps(self, ladder: Ladder, accept: np.ndarray) -> None:
-        """Adapt the step of each level but the reference to its mean acceptance."""
-        for k in range(1, len(accept)):
-            step = step_for_acceptance(ladder.settings[k].step_size, float(accept[k]))
-            ladder.settings[k] = self._with_step(ladder.settings[k], step)
 
     def _search_modes(self, ladder: Ladder, last_draws: list[Points]) -> None:
         """Search for modes that no draw of the last round at the posterior is in, where the reference is the prior."""

@@ -17,10 +17,9 @@ from pmm_mcmc.langevin.methods import HARMONIC
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature, curvature_bound, rare_curvature
 from pmm_mcmc.warmup.friction import largest_spread
-from pmm_mcmc.warmup.stein_identity import too_wide
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
-__all__ = ["curvature", "failed", "fitted_coordinates", "visibly_wide", "whitened", "whitens"]
+__all__ = ["curvature", "failed", "fitted_coordinates", "whitened", "whitens"]
 
 
 def failed(block: Block) -> np.ndarray:
@@ -58,13 +57,6 @@ def fitted_coordinates(
 def _rows(draws: np.ndarray, usable: np.ndarray) -> np.ndarray:
     """Return the usable ones of draws ``(., ., d)`` as ``(n, d)``, where all are without a second copy."""
     return draws.reshape(usable.size, draws.shape[2]) if usable.all() else draws[usable]
-
-
-def visibly_wide(block: Block, usable: np.ndarray, target_bias: float) -> bool:
-    """Return whether draws show a bias well above the target; False unless nearly all are usable."""
-    if usable.mean() < THRESHOLDS.settled_share or block.position.shape[2] == 0:
-        return False
-    return too_wide(block.position, block.gradient, target_bias)
 
 
 def curvature(

@@ -31,6 +31,7 @@ from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.friction import FRICTIONS, FrictionTrial, default_friction, largest_spread
 from pmm_mcmc.warmup.noncentring import NoncentringFit
+from pmm_mcmc.warmup.stein_identity import too_wide
 from pmm_mcmc.warmup.thinning import steps_for_autocorrelation
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.transient import narrowness, past_transient, replacements
@@ -270,7 +271,10 @@ class Warmup:
         self.tuned = step_size.with_step(self.arguments, self.tuned, step, self._curvature)
 
     def _is_too_wide(self, block: Block, usable: np.ndarray) -> bool:
-        return self.done >= self.least and block_checks.visibly_wide(block, usable, self.arguments.target_bias)
+        """Return whether draws, of which nearly all must be usable, show a bias well above the target."""
+        if self.done < self.least or usable.mean() < THRESHOLDS.settled_share or block.position.shape[2] == 0:
+            return False
+        return too_wide(block.position, block.gradient, self.arguments.target_bias)
 
     # -- friction ----------------------------------------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ def test_a_fit_depends_on_seed_and_place_alone(model):
         ),
         ({"y": ["a", "b", "c"]}, r"data_sets\[1\]\['y'\] is of type <U1: must be numbers of type float64"),
         ({"y": [0.0, np.nan, 1.0]}, r"data_sets\[1\]\['y'\]: has values that are not finite"),
-        ([1.0], r"data_sets\[1\]=\[1.0\]: must be a dict"),
+        ([1.0], r"data_sets\[1\]=<list>: must be a dict"),
     ],
 )
 def test_bad_data_are_refused_before_anything_is_compiled(model, monkeypatch, data, message):

@@ -210,13 +210,16 @@ def test_what_cannot_be_a_start_is_refused_before_anything_is_compiled(standing,
     monkeypatch.setattr(plan, "log_density", compiled)
     monkeypatch.setattr(pymc_density, "log_density", compiled)
     for options, words in (
-        ({"start": bare}, "start=DataTree.*has not the setting of its run"),
-        ({"start": moments}, "start=DataTree.*has not the setting of its run"),
-        ({"start": {"a": 1}}, "start=dict.*must be a result"),
-        ({"start": tmp_path / "none"}, "start=.*nothing is stored there"),
+        ({"start": bare}, "start=<DataTree>: has not the setting of its run"),
+        ({"start": moments}, "start=<DataTree>: has not the setting of its run"),
+        ({"start": {"a": 1}}, "start=<dict>: must be a result"),
+        ({"start": tmp_path / "none"}, "start must be a result.*nothing is stored there"),
         ({"start": stopped}, "start: its run had no warm-up or ended during it"),
         ({"start": untuned, "step": pmm.GHMC(step_size=0.01)}, "start: its run had no warm-up or ended during it"),
-        ({"start": earlier, "step": pmm.ULMC()}, "start: is the result of .*PoissonULMC.*, and the step is .*ULMC"),
+        (
+            {"start": earlier, "step": pmm.ULMC()},
+            "start: is the result of a step with method='PoissonULMC', .*, and this one has .*method='ULMC'",
+        ),
         ({"start": earlier, "initvals": {"a": 0.0}}, "initvals= does not go with start="),
         ({"start": earlier, "tune": 50}, "tune=50 with start="),
         ({"start": earlier, "model": short}, r"start: is the result of other variables, up to a, b\[2\], s_log__"),

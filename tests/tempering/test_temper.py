@@ -218,7 +218,7 @@ def test_a_run_stopped_while_its_ladder_is_tuned_has_no_draws(two_modes, stored,
 
             patch.setattr(Ladder, step, stopping)
             dt = on_ladder(two_modes, chains=12, draws=5, tune=60, store=path, resume=stored)
-        assert dt["posterior"].sizes["draw"] == 0 and "after 0 of 5 draws of each replica" in caplog.text
+        assert dt["posterior"].sizes["draw"] == 0 and "stopped before the first draw" in caplog.text
     again = on_ladder(two_modes, chains=12, draws=5, tune=60, store=path, resume=stored)
     assert again["posterior"].sizes["draw"] == 5
 
