@@ -1,9 +1,12 @@
 r"""A child: a variable that is sampled non-centred, given the location and scale that its parents make.
 
 The prior of a child is ``x = mu + L w`` with ``w`` of unit scale.  The parameters ``(a, H)`` of its non-centring stand
-for the rest of the posterior as ``x`` sees it, :math:`\exp(a^T x - x^T H x / 2)`, and ``B = C C' = I + L' H L`` is the
-precision of ``w`` under the two.  Chains move in ``z = C' w - C^-1 L' (a - H mu)``, which is standard normal where the
-rest is as ``(a, H)`` say.  There are four kinds of children:
+for the *rest* of the posterior, all but this prior, as a function of ``x``: :math:`\exp(a^T x - x^T H x / 2)`.  Under
+the two ``w`` has the precision :math:`B = C C^T = I + L^T H L`, and chains move in
+
+.. math:: z = C^T w - C^{-1} L^T (a - H \mu),
+
+which is standard normal where the rest is as ``(a, H)`` say.  There are four kinds of children:
 
 - ``"elementwise"``: every element by itself (:mod:`pmm_mcmc.coordinates.elementwise`).
 - ``"grouped"``: groups of few elements with one covariance (:mod:`pmm_mcmc.coordinates.groups`).
@@ -19,14 +22,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.coordinates.elementwise import undone
-from pmm_mcmc.coordinates.walk_loops import undo_rows
+from pmm_mcmc.coordinates.elementwise import to_z
+from pmm_mcmc.coordinates.walk_loops import rows_to_z
 
-__all__ = ["Child", "Undone", "or_nan", "parameter_slices"]
+__all__ = ["Child", "ChildDraws", "or_nan", "parameter_slices"]
 
 
-class Undone(NamedTuple):
-    """What :meth:`Child.undo` makes of the child's elements at ``n`` positions.
+class ChildDraws(NamedTuple):
+    """Draws of the ``m`` elements of a child, in the coordinates of :meth:`Child.to_z`.
 
     Attributes
     ----------
@@ -37,7 +40,7 @@ class Undone(NamedTuple):
     w, mu, L
         The child in units of its prior, its location and its scale; a walk has no ``w``.
     B
-        Elementwise ``B``, of groups its lower Cholesky factor ``C``, of a walk None.
+        Precision of ``w``: elementwise ``B``, of groups its lower Cholesky factor ``C``, of a walk None.
     """
 
     z: np.ndarray
@@ -100,32 +103,36 @@ class Child(NamedTuple):
             return parameters[None, :m], parameters[None, m:, None] * np.eye(m)
         return parameters[:m], parameters[m:]
 
-    def undo(self, x: np.ndarray, mu: Any, L: Any, parameters: np.ndarray) -> Undone:
-        """Return ``z`` of the child's elements ``x`` ``(n, m)``, given location and scale, and what it is made of."""
+    def to_z(self, x: np.ndarray, mu: Any, L: Any, parameters: np.ndarray) -> ChildDraws:
+        """Return ``z`` of the child's elements ``x`` ``(n, m)``, given location and scale, with what it is made of."""
         a, H = self.split(parameters)
         if self.kind == "elementwise":
-            z, w, B = undone(mu, L, a, H, x)
-            return Undone(z, np.log(np.abs(L)).sum(axis=1) - 0.5 * np.log(B).sum(axis=1), w, mu, L, B)
+            z, w, B = to_z(mu, L, a, H, x)
+            return ChildDraws(z, np.log(np.abs(L)).sum(axis=1) - 0.5 * np.log(B).sum(axis=1), w, mu, L, B)
         if self.kind == "walk":
             variances, coefficients = L
-            z, log_det = undo_rows(coefficients, variances, mu, a, H, x)
-            return Undone(z, log_det, None, mu, L, None)
+            z, log_det = rows_to_z(coefficients, variances, mu, a, H, x)
+            return ChildDraws(z, log_det, None, mu, L, None)
         w = or_nan(np.linalg.solve, L, (x.reshape(mu.shape) - mu).swapaxes(1, 2)).swapaxes(1, 2)
         pull = (a - (H @ mu[..., None])[..., 0]) @ L
         C = or_nan(np.linalg.cholesky, np.eye(mu.shape[2]) + L.swapaxes(1, 2)[:, None] @ H @ L[:, None])
         z = (w[..., None, :] @ C)[..., 0, :] - or_nan(np.linalg.solve, C, pull[..., None])[..., 0]
         log_det = mu.shape[1] * _log_diagonal(L) - _log_diagonal(C).sum(axis=1)
-        return Undone(z.reshape(len(x), -1), log_det, w, mu, L, C)
+        return ChildDraws(z.reshape(len(x), -1), log_det, w, mu, L, C)
 
     def rest(
-        self, undone: Undone, x: np.ndarray, of_x: np.ndarray, of_z: np.ndarray, variance: np.ndarray
+        self, draws: ChildDraws, x: np.ndarray, of_x: np.ndarray, of_z: np.ndarray, variance: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the gradient of the rest of the posterior at ``x``, and the weights of its regression on ``x``.
+        r"""Return the gradient ``r`` of the rest of the posterior at ``x``, and the weights of its regression on ``x``.
+
+        With the gradient :math:`g_z` of the log density of ``z``, that is :math:`r = L^{-T} (C g_z + w)`; of a walk the
+        gradient by ``x`` less that of the prior.  The weights are variances of ``x``: given its parents, under prior
+        and parameters; of a vector or a walk those of all draws.
 
         ``of_x`` and ``of_z`` are gradients of the log density with respect to ``x`` and ``z``, all three of the child's
         elements ``(n, m)``; ``variance`` ``(m,)`` is that of ``x``.
         """
-        _, _, w, mu, L, B = undone
+        _, _, w, mu, L, B = draws
         equal_weights = np.broadcast_to(variance, x.shape)
         if self.kind == "elementwise":
             return (np.sqrt(B) * of_z + w) / L, L * L / B
@@ -138,11 +145,11 @@ class Child(NamedTuple):
         size = np.diagonal(L, axis1=1, axis2=2)[:, None, :] ** 2
         return r, 1.0 / ((B * B).sum(axis=-1) / size).mean(axis=2)
 
-    def prior_share(self, undone: Undone, parameters: np.ndarray) -> np.ndarray:
+    def prior_share(self, draws: ChildDraws, parameters: np.ndarray) -> np.ndarray:
         """Return the prior's share of the precision of each element ``(n, m)``: 1 is non-centred, 0 is centred."""
-        B = undone.B
+        B = draws.B
         if self.kind == "walk":
-            variances, _ = undone.L
+            variances, _ = draws.L
             B = 1.0 + variances * self.split(parameters)[1]
         elif self.kind != "elementwise":
             B = (B * B).sum(axis=-1)  # the diagonal of C C'

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["elementwise", "placed", "undone"]
+__all__ = ["elementwise", "to_x", "to_z"]
 
 
 def elementwise(mu: Any, L: Any, a: Any, h: Any) -> tuple[Any, Any]:
@@ -25,14 +25,14 @@ def elementwise(mu: Any, L: Any, a: Any, h: Any) -> tuple[Any, Any]:
     return L * (a - h * mu), 1.0 + L * L * h
 
 
-def placed(xp: Any, mu: Any, L: Any, a: Any, h: Any, z: Any) -> tuple[Any, Any]:
+def to_x(xp: Any, mu: Any, L: Any, a: Any, h: Any, z: Any) -> tuple[Any, Any]:
     """Return ``x`` and ``B`` of each element; ``xp`` is the namespace of NumPy, JAX or PyTensor."""
     pull, B = elementwise(mu, L, a, h)
     return mu + L * (pull / B + z / xp.sqrt(B)), B
 
 
-def undone(mu: Any, L: Any, a: Any, h: Any, x: Any) -> tuple[Any, Any, Any]:
-    """Return ``z``, ``w`` and ``B`` of each element: the inverse of :func:`placed`."""
+def to_z(mu: Any, L: Any, a: Any, h: Any, x: Any) -> tuple[Any, Any, Any]:
+    """Return ``z``, ``w`` and ``B`` of each element: the inverse of :func:`to_x`."""
     pull, B = elementwise(mu, L, a, h)
     w = (x - mu) / L
     return np.sqrt(B) * (w - pull / B), w, B

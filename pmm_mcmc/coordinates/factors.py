@@ -1,4 +1,4 @@
-r"""Cholesky factors of covariances (``LKJCholeskyCov``) by standard deviations and correlations.
+r"""The map that samples a Cholesky factor of a covariance (``LKJCholeskyCov``) by sds and correlations.
 
 PyMC's coordinates ``x`` of a packed factor are its elements below the diagonal and the logarithms of those on it: row
 ``i`` is the standard deviation times a unit vector, so that near 0 all of a row shrinks together, which is a funnel.
@@ -53,8 +53,8 @@ class Factor(NamedTuple):
         log_det = (np.arange(self.n) * log_diagonal).sum() + xp.log(xp.cosh(coordinates[below])).sum()
         return x[np.argsort(np.concatenate([diagonal, below]))], log_det
 
-    def undone(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return these coordinates from the model's, both with a row a draw, and log determinants of :meth:`to_x`."""
+    def from_x(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the coordinates of this module at the model's, a row a draw, and log determinants of :meth:`to_x`."""
         diagonal, below, row = self.split()
         out = x.copy()
         log_diagonal = x[:, diagonal]

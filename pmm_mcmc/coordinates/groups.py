@@ -129,7 +129,16 @@ def _place(mu, L, a, H, z):
 
 @numba.njit(cache=True, error_model="numpy")
 def _pull_back(mu, L, a, H, z, x_bar, log_det_bar):
-    """Return the adjoints of ``mu``, ``L`` and ``z`` from those of the outputs of :func:`_place`."""
+    r"""Return the adjoints of ``mu``, ``L`` and ``z`` from those of the outputs of :func:`_place`.
+
+    With :math:`e = a - H \mu`, :math:`t = C^{-1} L^T e`, :math:`U = C^T` and the adjoint :math:`\bar\ell` of the log
+    determinant,
+
+    .. math::
+       \bar z &= C^{-1} L^T \bar x, \quad r = C^{-T} \bar z, \quad \bar\mu = \bar x - H L r, \\
+       \bar U &= -\bar z w^T - t r^T - \bar\ell\,\mathrm{diag}(1 / U_{ii}), \\
+       \bar L &= H L (\bar B + \bar B^T) + e r^T + \bar x w^T + \bar\ell\,\mathrm{diag}(1 / L_{ii}) .
+    """
     G, K = z.shape
     mu_bar = np.empty((G, K), z.dtype)
     L_bar = np.zeros((K, K), z.dtype)
@@ -145,15 +154,13 @@ def _pull_back(mu, L, a, H, z, x_bar, log_det_bar):
     r = vectors[3]
     for g in range(G):
         _group(mu[g], L, a[g], H[g], z[g], HL, U, e, t, w)
-        # q is the adjoint of z, C^-1 L' x_bar, and r that of L' (a - H mu), C^-T q.
-        q = z_bar[g]
-        _times_transposed(L, x_bar[g], q)
-        _down(U, q)
-        r[:] = q
+        _times_transposed(L, x_bar[g], z_bar[g])
+        _down(U, z_bar[g])
+        r[:] = z_bar[g]
         _up(U, r)
         for i in range(K):
             for j in range(i, K):
-                U_bar[i, j] = -w[j] * q[i] - r[j] * t[i]
+                U_bar[i, j] = -w[j] * z_bar[g, i] - r[j] * t[i]
             U_bar[i, i] -= by_det / U[i, i]
         _unfactor(U, U_bar)
         for i in range(K):

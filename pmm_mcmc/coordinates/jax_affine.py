@@ -18,16 +18,17 @@ __all__ = ["JaxCoordinates"]
 class JaxCoordinates(NamedTuple):
     """The map ``z = centre + W y`` with ``W`` of any form in arrays of fixed shape: one compiled function serves all.
 
-    In few coordinates, where the full matrix costs no more than the largest number of directions, every ``W`` but a
-    diagonal one is a matrix; in more coordinates it has a diagonal and directions.  Arrays of the other case are empty.
+    A ``W`` that is not diagonal is a full ``matrix`` where that costs no more than the largest number of directions,
+    up to :data:`MOST_DENSE` coordinates; beyond them it is ``diag(s) (I + U diag(l - 1) U^T)``.  Arrays of the other
+    form are empty.
     """
 
     is_diagonal: Any
     centre: Any
-    diagonal: Any
+    diagonal: Any  # s
     matrix: Any
     stretch: Any  # l - 1 of each direction, 0 of missing ones
-    directions: Any  # (k, d)
+    directions: Any  # U^T, (k, d)
 
     @classmethod
     def of(cls, coordinates: Coordinates, dtype: np.dtype) -> JaxCoordinates:

@@ -27,7 +27,7 @@ def version_of(loops):
 
 
 class NumbaOp(JAXOp):
-    """An operation.
+    """A PyTensor operation whose numba code is a function that was compiled before.
 
     Subclasses have ``kernel``, the numba function; ``perform_jax``, the same by JAX; ``gufunc_signature``, the shapes
     of its arguments and results; and ``version`` (:func:`version_of`).  PyTensor's linker looks for ``perform_jax`` in
@@ -135,6 +135,7 @@ def in_dtype_of(one, name, inputs):
 def applied(op, *values):
     """Return the outputs of an operation at PyTensor variables or arrays; leading axes are batches."""
     inputs = [pt.as_tensor_variable(value) for value in values]
+    # The number of axes of each argument, in a signature such as "(p),(n),()->(n)".
     core = [axes.count(",") + bool(axes) for axes in op.gufunc_signature.split("->")[0][1:-1].split("),(")]
     batched = any(value.ndim > ndim for value, ndim in zip(inputs, core, strict=True))
     return tuple((Blockwise(op) if batched else op)(*inputs))

@@ -1,9 +1,9 @@
 """Scales that are sampled with a sign.
 
 A signed scale is ``s = c sinh(v)`` with ``v`` its coordinate and ``c`` the median of its draws: linear through 0,
-where a logarithm has a long tail, and logarithmic where the scale is large, where a linear coordinate has one.  With it
-the children that it scales change sign, and where it is one of several standard deviations its correlations do: the
-same point, and the log density is a smooth function of ``v`` across 0.
+where a logarithm has a long tail, and logarithmic where the scale is large, where a linear coordinate has one.  If the
+non-centred children that it scales change sign with ``v`` and, where it is one of several standard deviations, its
+correlations do, the model is at the same point: the log density is a smooth function of ``v`` across 0.
 """
 
 from __future__ import annotations

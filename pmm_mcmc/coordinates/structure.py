@@ -1,15 +1,14 @@
-"""How a model is non-centred: the maps between its own coordinates and those in which chains move.
+"""How a model is non-centred: the maps between its unconstrained coordinates and those in which chains move.
 
-Kinds of flat positions ``(d,)``, which are all equal in a model without hierarchy:
+A position is a flat vector ``(d,)`` in one of three kinds of coordinates, equal in a model without hierarchy:
 
 - ``x``: the unconstrained coordinates of the model.
 - ``p``: as ``x``, with Cholesky factors as standard deviations and correlations (:mod:`pmm_mcmc.coordinates.factors`).
-- ``z``: where chains move: children non-centred (:mod:`pmm_mcmc.coordinates.child`), some scales with a sign
-  (:mod:`pmm_mcmc.coordinates.signs`).
-- ``q``: for diagnostics and store: ``z`` with signs removed and signed scales as logarithms.
+- ``z``: where chains move: as ``p``, with variables non-centred (*children*, :mod:`pmm_mcmc.coordinates.child`) and
+  with some scales that have a sign (:mod:`pmm_mcmc.coordinates.signs`).
 
-All parameters of the non-centring are one flat array ``noncentring``: those of each child, then ``log c`` of each
-signed scale.  Warm-up learns them.
+How far variables are non-centred are numbers that warm-up learns, in one flat array ``noncentring``: the parameters of
+each child, then ``log c`` of each scale with a sign.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.coordinates.child import Child, Undone, parameter_slices
+from pmm_mcmc.coordinates.child import Child, ChildDraws, parameter_slices
 from pmm_mcmc.coordinates.factors import Factor
 from pmm_mcmc.coordinates.regression import learn_elementwise, learn_grouped
 from pmm_mcmc.coordinates.signs import Signs
@@ -35,10 +34,12 @@ _NUMBERS = 2_000_000
 class Structure:
     """How the chains of a model or density are non-centred.
 
-    Of ``d`` coordinates; each of the ``children`` comes after those that it depends on.
-
     Parameters
     ----------
+    d
+        Number of coordinates.
+    children
+        The variables that are non-centred, each after those that it depends on.
     scales
         Function from positions ``p`` ``(n, d)`` to a list of locations ``mu`` and scales ``L``, one pair a child:
         ``(n, m)`` and ``(n, m)`` elementwise, ``(n, G, K)`` and ``(n, K, K)`` grouped or dense; of a walk ``(n, m)``
@@ -47,7 +48,7 @@ class Structure:
         Function from ``z``, gradients with respect to ``x``, both ``(n, d)``, and ``noncentring``, to ``x`` and
         gradients of the log density of ``z``.
     signs
-        Signed scales, if there are any.
+        Scales with a sign, if there are any.
     factors
         Cholesky factors of covariances.
     """
@@ -70,11 +71,11 @@ class Structure:
         self._factors = factors
         n_of_children = sum(child.n_parameters for child in children)
         self.n_parameters = n_of_children + len(self.signed)
-        self._of_child = parameter_slices(children)
-        self._of_signs = slice(n_of_children, None)
+        self._parameters_of_children = parameter_slices(children)
+        self._log_c = slice(n_of_children, None)
         # Each draw has a matrix for each group.
         sizes = (child.size * child.shape[-1] if child.shape else 1 for child in children)
-        self._rows = max(_NUMBERS // max(max(sizes, default=d), 1), 1)
+        self._draws_of_block = max(_NUMBERS // max(max(sizes, default=d), 1), 1)
 
     @classmethod
     def identity(cls, d: int) -> Structure:
@@ -116,36 +117,38 @@ class Structure:
         z = np.empty_like(flat)
         log_det = np.empty(len(flat))
         for rows in self._blocks(flat):
-            z[rows], log_det[rows], _ = self._undo(flat[rows], noncentring)
+            z[rows], log_det[rows], _ = self._to_z(flat[rows], noncentring)
         return z.reshape(x.shape), log_det.reshape(x.shape[:-1])
 
     def _blocks(self, x: np.ndarray) -> list[slice]:
-        return [slice(begin, begin + self._rows) for begin in range(0, max(len(x), 1), self._rows)]
+        n = self._draws_of_block
+        return [slice(begin, begin + n) for begin in range(0, max(len(x), 1), n)]
 
     def _to_p(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ``p`` ``(n, d)`` and the log determinant ``(n,)`` of the map from it to ``x``."""
         p = x.copy()
         log_det = np.zeros(len(x))
         for factor in self._factors:
-            p[:, factor.at], more = factor.undone(x[:, factor.at])
+            p[:, factor.at], more = factor.from_x(x[:, factor.at])
             log_det += more
         return p, log_det
 
-    def _undo(self, x: np.ndarray, noncentring: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[Undone]]:
-        """Return ``z`` and the log determinant at ``x`` ``(n, d)``, and what is made of each child."""
-        steps = []
+    def _to_z(self, x: np.ndarray, noncentring: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[ChildDraws]]:
+        """Return ``z`` and the log determinant at ``x`` ``(n, d)``, and the draws of each child."""
+        draws = []
         with np.errstate(all="ignore"):
             p, log_det = self._to_p(x)
             z = p.copy()
-            for child, indices, (mu, L) in zip(self.children, self._of_child, self._scales(p), strict=True):
-                step = child.undo(x[:, child.at], mu, L, noncentring[indices])
-                z[:, child.at] = step.z
-                log_det += step.log_det
-                steps.append(step)
+            pairs = zip(self.children, self._parameters_of_children, self._scales(p), strict=True)
+            for child, indices, (mu, L) in pairs:
+                of_child = child.to_z(x[:, child.at], mu, L, noncentring[indices])
+                z[:, child.at] = of_child.z
+                log_det += of_child.log_det
+                draws.append(of_child)
             if self.signed.size:
-                z[:, self.signed], more = self._signs.with_sign(p[:, self.signed], np.exp(noncentring[self._of_signs]))
+                z[:, self.signed], more = self._signs.with_sign(p[:, self.signed], np.exp(noncentring[self._log_c]))
                 log_det += more
-        return z, log_det, steps
+        return z, log_det, draws
 
     def folded(self, z: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the same points as ``z`` ``(..., d)`` with positive scales, and the gradients there."""
@@ -154,56 +157,52 @@ class Structure:
     def diagnostic_coordinates(
         self, z: np.ndarray, gradient: np.ndarray, noncentring: Any
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``q`` ``(..., d)``, the coordinates of diagnostics and store, and the gradient of its log density."""
+        """Return ``z`` with logarithms of positive scales, for diagnostics and store, and gradients of its density."""
         if not self.signed.size:
             return z, gradient
-        return self._signs.as_logarithms(*self.folded(z, gradient), np.exp(noncentring[self._of_signs]))
+        return self._signs.as_logarithms(*self.folded(z, gradient), np.exp(noncentring[self._log_c]))
 
     def learn(self, x: np.ndarray, of_x: np.ndarray, of_z: np.ndarray, noncentring: np.ndarray) -> np.ndarray:
-        r"""Return the parameters of the non-centring fitted to draws in order of time; ``noncentring`` is in force.
+        r"""Return the parameters of the non-centring fitted to draws in order of time, made with ``noncentring``.
 
-        With the gradient :math:`g_z` of the log density of ``z`` (with positive signs) under the parameters in force,
-
-        .. math:: C g_z + w = L^T r, \qquad r = a - H x,
-
-        so that they are the regression of ``r``, the gradient of the rest of the posterior, on ``x``: linear least
-        squares, at draws of any distribution.  ``of_x`` and ``of_z`` are the gradients by ``x`` and ``z``, ``(n, d)``.
+        They are the regression of ``r`` on ``x``, :math:`r = a - H x`, with ``r`` the gradient of the posterior without
+        the child's prior (:meth:`pmm_mcmc.coordinates.child.Child.rest`): linear least squares, at draws of any
+        distribution.  ``of_x`` and ``of_z`` are the gradients of the log density by ``x`` and ``z``, ``(n, d)``.
         """
         x, of_x, of_z = (values[-_MOST_DRAWS:] for values in (x, of_x, of_z))
         variance = x.var(axis=0)
-        regressions = [self._rest(x[rows], of_x[rows], of_z[rows], variance, noncentring) for rows in self._blocks(x)]
+        blocks = [self._rests(x[rows], of_x[rows], of_z[rows], variance, noncentring) for rows in self._blocks(x)]
         out = noncentring.copy()
         with np.errstate(all="ignore"):
-            for i, (child, indices) in enumerate(zip(self.children, self._of_child, strict=True)):
+            for i, (child, indices) in enumerate(zip(self.children, self._parameters_of_children, strict=True)):
                 if child.fixed:
                     continue
-                blocks = zip(*(block[i] for block in regressions), strict=True)
-                r, weight = (np.concatenate(arrays) for arrays in blocks)
+                r, weight = (np.concatenate(arrays) for arrays in zip(*(block[i] for block in blocks), strict=True))
                 learn = learn_grouped if child.kind == "grouped" else learn_elementwise
                 a, h = learn(r, x[:, child.at].reshape(r.shape), weight)
                 out[indices] = np.concatenate([a.ravel(), h.ravel()])
             if self.signed.size:
-                out[self._of_signs] = np.median(self._to_p(x)[0][:, self.signed], axis=0)
+                out[self._log_c] = np.median(self._to_p(x)[0][:, self.signed], axis=0)
         return out
 
-    def _rest(
+    def _rests(
         self, x: np.ndarray, of_x: np.ndarray, of_z: np.ndarray, variance: np.ndarray, noncentring: np.ndarray
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return for each child the gradient of the rest of the posterior and the weights of the regression."""
-        _, _, steps = self._undo(x, noncentring)
+        """Return for each child what is regressed on ``x``, and the weights."""
+        _, _, draws = self._to_z(x, noncentring)
         with np.errstate(all="ignore"):
             return [
-                child.rest(step, x[:, child.at], of_x[:, child.at], of_z[:, child.at], variance[child.at])
-                for child, step in zip(self.children, steps, strict=True)
+                child.rest(of_child, x[:, child.at], of_x[:, child.at], of_z[:, child.at], variance[child.at])
+                for child, of_child in zip(self.children, draws, strict=True)
             ]
 
     def degree(self, x: np.ndarray, noncentring: np.ndarray) -> dict[str, np.ndarray]:
         """Return how far each element is non-centred: the mean over draws of the prior's share of its precision."""
         out = {child.name: np.zeros(child.shape) for child in self.children}
         for rows in self._blocks(x):
-            _, _, steps = self._undo(x[rows], noncentring)
-            for child, indices, step in zip(self.children, self._of_child, steps, strict=True):
-                share = child.prior_share(step, noncentring[indices])
+            _, _, draws = self._to_z(x[rows], noncentring)
+            for child, indices, of_child in zip(self.children, self._parameters_of_children, draws, strict=True):
+                share = child.prior_share(of_child, noncentring[indices])
                 out[child.name] += share.sum(axis=0).reshape(child.shape) / len(x)
         return out
 

@@ -8,15 +8,9 @@ rest of the posterior, :math:`e^{a'x - x'Hx/2}` with :math:`H = diag(h)`.  Both 
 .. math:: x = \mu + P^{-1} (a - H \mu) + R^{-T} z.
 
 ``R`` is the upper factor: elements are eliminated from the last to the first, so that each is placed given those before
-it,
-
-.. math:: x_t - \mu_t = \varphi_t'y_t + \tau_t \eta_t + \sqrt{\tau_t} z_t, \quad
-          \tau = \frac{v}{1 + v g}, \quad \varphi = \frac{\rho - v k}{1 + v g},
-
-with ``y`` the ``p`` deviations before, and ``g``, ``k`` and :math:`\eta` what ``H`` and ``a`` say from ``t`` on.
-Nothing is divided by ``v``: ``h = 0`` is the walk drawn forward, and ``v -> 0``, ``v -> inf`` and a wide start before
-tiny steps need no care.  (Elimination from the first element loses the last of these: the precision of the level is
-below the rounding of 1/v.)
+it (:mod:`pmm_mcmc.coordinates.walk_loops` has the recursion).  Nothing is divided by ``v``: ``h = 0`` is the walk drawn
+forward, and ``v -> 0``, ``v -> inf`` and a wide start before tiny steps need no care.  (Elimination from the first
+element loses the last of these: the precision of the level is below the rounding of 1/v.)
 """
 
 from __future__ import annotations
@@ -48,27 +42,27 @@ def _place_in_jax(rho, v, mu, a, h, z):
     if rho.size == 0 or not v.shape == mu.shape == a.shape == h.shape == z.shape:
         raise ValueError(LENGTHS)
 
-    def eliminate(carry, row):
+    def eliminate(carry, element):
         precision, pull = carry
-        v, h, s = row
+        v, h, linear = element
         g = precision[0, 0] + h
-        eta = pull[0] + s
+        eta = pull[0] + linear
         k = jnp.append(precision[0, 1:], 0.0)
-        shrinkage = shrinkage_of(v, g)
-        phi, c = loadings_of(rho, k, v, g, shrinkage)
-        later = jnp.pad(precision[1:, 1:], ((0, 1), (0, 1)))
-        precision = precision_before(phi[:, None], phi, k[:, None], k, c[:, None], c, v, g, shrinkage, later)
-        return (precision, phi * eta + jnp.append(pull[1:], 0.0)), (v * shrinkage, phi, eta)
+        s = shrinkage_of(v, g)
+        phi, c = loadings_of(rho, k, v, g, s)
+        shifted = jnp.pad(precision[1:, 1:], ((0, 1), (0, 1)))
+        precision = precision_before(phi[:, None], phi, k[:, None], k, c[:, None], c, v, g, s, shifted)
+        return (precision, phi * eta + jnp.append(pull[1:], 0.0)), (v * s, phi, eta)
 
-    def place(previous, row):
-        tau, phi, eta, z = row
+    def deviation(previous, element):
+        tau, phi, eta, z = element
         d = phi @ previous + tau * eta + jnp.sqrt(tau) * z
         return jnp.append(d, previous[:-1]), d
 
     p = rho.shape[0]
     start = jnp.zeros((p, p), z.dtype), jnp.zeros(p, z.dtype)
     _, (tau, phi, eta) = jax.lax.scan(eliminate, start, (v, h, a - h * mu), reverse=True)
-    _, d = jax.lax.scan(place, start[1], (tau, phi, eta, z))
+    _, d = jax.lax.scan(deviation, start[1], (tau, phi, eta, z))
     return mu + d, 0.5 * jnp.log(tau).sum()
 
 

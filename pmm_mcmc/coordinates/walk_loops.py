@@ -1,22 +1,28 @@
-"""The map of :mod:`pmm_mcmc.coordinates.walk` and its adjoint, as loops for numba; JAX shares the arithmetic.
+r"""The map of :mod:`pmm_mcmc.coordinates.walk` and its adjoint, as loops for numba; JAX shares the arithmetic.
 
 Elements are eliminated from the last to the first.  All elements after ``t``, integrated out, leave a Gaussian factor
-of the ``p`` deviations ``x - mu`` up to ``t``, the newest first, with the matrix ``precision`` and the linear term
-``pull``.  With it, of each element ``t``:
+:math:`e^{b'd - d'\Lambda d/2}` of the ``p`` deviations :math:`d = (d_t, d_{t-1}, ...)` from ``mu``, the newest first
+(``precision`` :math:`\Lambda`, ``pull`` :math:`b`).  With the parameters ``a`` and ``h`` of element ``t`` and its prior
+:math:`d_t \sim N(\rho'y, v)` given the ``p`` deviations ``y`` before it,
 
-- ``g``: its precision but for the prior's: ``precision[0, 0] + h``.
-- ``k`` ``(p,)``: what couples it to the ``p`` deviations before: ``precision[0, 1:]``, and 0.
-- ``eta``: its linear term: ``pull[0] + a - h mu``.
-- ``shrinkage``: ``1 / (1 + v g)``, the share of the innovation's variance ``v`` that ``g`` leaves.
-- ``phi`` ``(p,)``: its loadings on the deviations before: ``(rho - v k) shrinkage``.
-- ``c`` ``(p,)``: ``g rho + k``.
+.. math::
+   g &= \Lambda_{00} + h, \quad k = (\Lambda_{01}, ..., \Lambda_{0,p-1}, 0), \quad \eta = b_0 + a - h \mu, \\
+   s &= 1 / (1 + v g), \quad \varphi = s (\rho - v k), \quad c = g \rho + k,
 
-An argument that ends in ``_bar`` is an adjoint: the derivative of a cost with respect to the value of that name.
+its law is :math:`d_t \sim N(\varphi'y + v s\,\eta, v s)` with ``s`` the shrinkage of the variance, and the factor
+that it leaves has
+
+.. math:: \Lambda^{-} = g \varphi\varphi' + \varphi k' + k \varphi' + v s^2 c c' + \mathrm{shift}(\Lambda), \qquad
+   b^{-} = \varphi \eta + \mathrm{shift}(b),
+
+where ``shift`` leaves out the first row and column and adds zeros at the end.  An argument that ends in ``_bar`` is an
+adjoint: the derivative of a cost with respect to the value of that name.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -31,9 +37,9 @@ __all__ = [
     "place",
     "precision_before",
     "pull_back",
+    "rows_to_z",
     "shrinkage_of",
-    "undo",
-    "undo_rows",
+    "to_z",
 ]
 
 SHAPES = "(p),(n),(n),(n),(n),(n)->(n),()"
@@ -41,21 +47,21 @@ LENGTHS = "v, mu, a, h and z (or x) must have one length, and rho at least one e
 
 
 def shrinkage_of(v, g):
-    """Return ``shrinkage``."""
+    """Return ``s``, the share of the innovation's variance that data on an element leave."""
     return 1.0 / (1.0 + v * g)
 
 
-def loadings_of(rho, k, v, g, shrinkage):
-    """Return ``phi`` and ``c``, of one deviation or of all."""
-    return (rho - v * k) * shrinkage, g * rho + k
+def loadings_of(rho, k, v, g, s):
+    """Return ``phi`` and ``c`` of one deviation before, or of all."""
+    return (rho - v * k) * s, g * rho + k
 
 
-def precision_before(phi_i, phi_j, k_i, k_j, c_i, c_j, v, g, shrinkage, later):
+def precision_before(phi_i, phi_j, k_i, k_j, c_i, c_j, v, g, s, later):
     """Return an entry of the next ``precision``, or all: a sum of squares, as Joseph's form of a Kalman filter.
 
-    ``later`` is the entry of the last ``precision`` diagonally below, or 0.
+    ``later`` is the entry of the shifted precision.
     """
-    return g * phi_i * phi_j + phi_i * k_j + k_i * phi_j + later + v * (shrinkage * c_i) * (shrinkage * c_j)
+    return g * phi_i * phi_j + phi_i * k_j + k_i * phi_j + later + v * (s * c_i) * (s * c_j)
 
 
 _loop = numba.njit(error_model="numpy")
@@ -64,159 +70,169 @@ _loadings_of = _loop(loadings_of)
 _precision_before = _loop(precision_before)
 
 
-# Columns of what _eliminated returns; k begins at _K and phi p columns later.
-_G = 0
-_SHRINKAGE = 1
-_ETA = 2
-_K = 3
+class _Elimination(NamedTuple):
+    """What the elimination of each element gives: ``g``, ``s`` and ``eta`` ``(n,)``, ``k`` and ``phi`` ``(n, p)``."""
+
+    g: Any
+    s: Any
+    eta: Any
+    k: Any
+    phi: Any
 
 
 @_loop
 def _eliminated(rho, v, mu, a, h):
-    """Return ``g``, ``shrinkage``, ``eta``, ``k`` and ``phi`` of each element in a row, ``(n, 3 + 2 p)``."""
+    """Return the elimination of all elements, by the equations of the module."""
     if rho.size == 0 or not v.size == mu.size == a.size == h.size:
         raise ValueError(LENGTHS)
     n = v.size
     p = rho.size
-    # Few arrays and single elements, because these loops are compiled into every model's graph.
-    row = np.empty((n, 3 + 2 * p), v.dtype)
+    # Single elements instead of slices, because these loops are compiled into every model's graph.
+    g = np.empty(n, v.dtype)
+    s = np.empty(n, v.dtype)
+    eta = np.empty(n, v.dtype)
+    k = np.empty((n, p), v.dtype)
+    phi = np.empty((n, p), v.dtype)
     precision = np.zeros((p, p))
     pull = np.zeros(p)
     c = np.empty(p)
     for t in range(n - 1, -1, -1):
-        g = precision[0, 0] + h[t]
-        eta = pull[0] + a[t] - h[t] * mu[t]
-        shrinkage = _shrinkage_of(v[t], g)
-        row[t, _G] = g
-        row[t, _SHRINKAGE] = shrinkage
-        row[t, _ETA] = eta
+        g_t = precision[0, 0] + h[t]
+        eta_t = pull[0] + a[t] - h[t] * mu[t]
+        s_t = _shrinkage_of(v[t], g_t)
+        g[t] = g_t
+        s[t] = s_t
+        eta[t] = eta_t
         for i in range(p):
-            k = precision[i + 1, 0] if i + 1 < p else 0.0
-            row[t, _K + i] = k
-            row[t, _K + p + i], c[i] = _loadings_of(rho[i], k, v[t], g, shrinkage)
-            pull[i] = row[t, _K + p + i] * eta + (pull[i + 1] if i + 1 < p else 0.0)
+            k_i = precision[i + 1, 0] if i + 1 < p else 0.0
+            k[t, i] = k_i
+            phi[t, i], c[i] = _loadings_of(rho[i], k_i, v[t], g_t, s_t)
+            pull[i] = phi[t, i] * eta_t + (pull[i + 1] if i + 1 < p else 0.0)
         # The lower triangle only, in place: an entry takes from the one diagonally below.
         for i in range(p):
             for j in range(i + 1):
                 later = precision[i + 1, j + 1] if i + 1 < p else 0.0
-                phi_i = row[t, _K + p + i]
-                phi_j = row[t, _K + p + j]
-                k_i = row[t, _K + i]
-                k_j = row[t, _K + j]
-                precision[i, j] = _precision_before(phi_i, phi_j, k_i, k_j, c[i], c[j], v[t], g, shrinkage, later)
-    return row
+                precision[i, j] = _precision_before(
+                    phi[t, i], phi[t, j], k[t, i], k[t, j], c[i], c[j], v[t], g_t, s_t, later
+                )
+    return _Elimination(g, s, eta, k, phi)
 
 
 @_loop
-def _deviations(v, row, p, z):
+def _deviations(v, elimination, z):
     """Return ``x - mu`` ``(n,)`` at ``z``, from the first element to the last."""
     if z.size != v.size:
         raise ValueError(LENGTHS)
+    _, s, eta, _, phi = elimination
     d = np.empty(z.size, z.dtype)
     for t in range(z.size):
-        tau = v[t] * row[t, _SHRINKAGE]
-        d[t] = tau * row[t, _ETA] + np.sqrt(tau) * z[t]
-        for i in range(min(t, p)):
-            d[t] += row[t, _K + p + i] * d[t - 1 - i]
+        tau = v[t] * s[t]
+        d[t] = tau * eta[t] + np.sqrt(tau) * z[t]
+        for i in range(min(t, phi.shape[1])):
+            d[t] += phi[t, i] * d[t - 1 - i]
     return d
 
 
 @numba.njit(cache=True, error_model="numpy")
 def place(rho, v, mu, a, h, z):
     """Return ``x`` ``(n,)`` at ``z``, and ``log |dx / dz|``."""
-    row = _eliminated(rho, v, mu, a, h)
-    x = _deviations(v, row, rho.size, z)
+    elimination = _eliminated(rho, v, mu, a, h)
+    x = _deviations(v, elimination, z)
     log_det = 0.0
     for t in range(x.size):
         x[t] += mu[t]
-        log_det += 0.5 * np.log(v[t] * row[t, _SHRINKAGE])
+        log_det += 0.5 * np.log(v[t] * elimination.s[t])
     return x, np.array(log_det, z.dtype)
 
 
 @numba.njit(cache=True, error_model="numpy")
-def undo(rho, v, mu, a, h, x):
+def to_z(rho, v, mu, a, h, x):
     """Return ``z`` ``(n,)`` at ``x``, and ``log |dx / dz|``: the inverse of :func:`place`."""
     if x.size != v.size:
         raise ValueError(LENGTHS)
-    row = _eliminated(rho, v, mu, a, h)
-    p = rho.size
+    _, s, eta, _, phi = _eliminated(rho, v, mu, a, h)
     z = np.empty(x.size, x.dtype)
     log_det = 0.0
     for t in range(x.size):
-        tau = v[t] * row[t, _SHRINKAGE]
+        tau = v[t] * s[t]
         log_det += 0.5 * np.log(tau)
-        residual = x[t] - mu[t] - tau * row[t, _ETA]
-        for i in range(min(t, p)):
-            residual -= row[t, _K + p + i] * (x[t - 1 - i] - mu[t - 1 - i])
+        residual = x[t] - mu[t] - tau * eta[t]
+        for i in range(min(t, rho.size)):
+            residual -= phi[t, i] * (x[t - 1 - i] - mu[t - 1 - i])
         z[t] = residual / np.sqrt(tau)
     return z, np.array(log_det, x.dtype)
 
 
 @numba.njit(cache=True, error_model="numpy")
 def pull_back(rho, v, mu, a, h, z, x_bar, log_det_bar):
-    """Return the adjoints of the six inputs of :func:`place` from those of its outputs.
+    r"""Return the adjoints of the six inputs of :func:`place` from those of its outputs.
 
-    The first loop is the adjoint of :func:`_deviations`, from the last element; the second is that of
-    :func:`_eliminated`, from the first element.  There ``Q`` is the adjoint of ``precision``, which is symmetric.
+    The deviations are undone from the last element, :math:`\bar d_{t-i} \mathrel{+}= \varphi_{ti} \bar d_t`.  Then the
+    eliminations are undone from the first element: with ``Q``, symmetric, the adjoint of :math:`\Lambda^{-}`, with
+    :math:`\tau = v s` and :math:`w = v s^2`,
+
+    .. math::
+       \bar\varphi &= \bar b^{-} \eta + 2 (g Q \varphi + Q k) + \bar d_t y, \quad
+       \bar c = 2 w Q c, \quad \bar w = c'Qc, \\
+       \bar k &= 2 Q \varphi + \bar c - \tau \bar\varphi, \quad
+       \bar\rho \mathrel{+}= g \bar c + s \bar\varphi, \\
+       \bar g &= \varphi'Q\varphi + \rho'\bar c
+          - \tau (\overline{\log\tau} + \bar\varphi'\varphi + 2 w \bar w), \\
+       \bar v &= \overline{\log\tau}\, s / v + s^2 (s (1 - v g) \bar w - \bar\varphi'c).
     """
     n = z.size
     p = rho.size
-    row = _eliminated(rho, v, mu, a, h)
-    d = _deviations(v, row, p, z)
+    elimination = _eliminated(rho, v, mu, a, h)
+    d = _deviations(v, elimination, z)
     v_bar = np.empty_like(v)
     mu_bar = np.empty_like(mu)
     a_bar = np.empty_like(a)
     h_bar = np.empty_like(h)
     z_bar = x_bar.copy()
     rho_bar = np.zeros(p, v.dtype)
-    phi_bar = np.empty(p)
-    pull_bar = np.zeros(p)
-    c = np.empty(p)
-    Q = np.zeros((p, p))
-    Q_phi = np.empty(p)
-    Q_c = np.empty(p)
     for t in range(n - 1, -1, -1):
         for i in range(min(t, p)):
-            z_bar[t - 1 - i] += row[t, _K + p + i] * z_bar[t]
+            z_bar[t - 1 - i] += elimination.phi[t, i] * z_bar[t]
+    Q = np.zeros((p, p))
+    pull_bar = np.zeros(p)
+    k_bar = np.empty(p)
+    c = np.empty(p)
     for t in range(n):
-        g = row[t, _G]
-        shrinkage = row[t, _SHRINKAGE]
-        eta = row[t, _ETA]
-        tau = v[t] * shrinkage
-        slope = v[t] * shrinkage * shrinkage
+        g = elimination.g[t]
+        s = elimination.s[t]
+        eta = elimination.eta[t]
+        tau = v[t] * s
+        w = v[t] * s * s
         for i in range(p):
-            c[i] = _loadings_of(rho[i], row[t, _K + i], v[t], g, shrinkage)[1]
-        # The deviation of the element: tau eta + sqrt(tau) z and the terms of its loadings.
+            c[i] = _loadings_of(rho[i], elimination.k[t, i], v[t], g, s)[1]
         d_bar = z_bar[t]
         z_bar[t] = np.sqrt(tau) * d_bar
         log_tau_bar = tau * eta * d_bar + 0.5 * z[t] * z_bar[t] + 0.5 * log_det_bar[()]
         eta_bar = tau * d_bar
-        # The entries of the next precision and pull, of which each has one or two loadings.
         g_bar = 0.0
-        slope_bar = 0.0
+        w_bar = 0.0
         phi_bar_c = 0.0
         phi_bar_phi = 0.0
         for i in range(p):
-            Q_phi[i] = 0.0
-            Q_c[i] = 0.0
+            Q_phi = 0.0
+            Q_c = 0.0
             Q_k = 0.0
             for j in range(p):
-                Q_phi[i] += Q[i, j] * row[t, _K + p + j]
-                Q_c[i] += Q[i, j] * c[j]
-                Q_k += Q[i, j] * row[t, _K + j]
-            phi = row[t, _K + p + i]
-            phi_bar[i] = pull_bar[i] * eta + 2.0 * (g * Q_phi[i] + Q_k) + (d_bar * d[t - 1 - i] if i < t else 0.0)
+                Q_phi += Q[i, j] * elimination.phi[t, j]
+                Q_c += Q[i, j] * c[j]
+                Q_k += Q[i, j] * elimination.k[t, j]
+            phi = elimination.phi[t, i]
+            phi_bar = pull_bar[i] * eta + 2.0 * (g * Q_phi + Q_k) + (d_bar * d[t - 1 - i] if i < t else 0.0)
+            c_bar = 2.0 * w * Q_c
+            k_bar[i] = 2.0 * Q_phi + c_bar - tau * phi_bar
+            rho_bar[i] += c_bar * g + phi_bar * s
             eta_bar += pull_bar[i] * phi
-            g_bar += phi * Q_phi[i] + 2.0 * slope * Q_c[i] * rho[i]
-            slope_bar += c[i] * Q_c[i]
-            phi_bar_c += phi_bar[i] * c[i]
-            phi_bar_phi += phi_bar[i] * phi
-            rho_bar[i] += 2.0 * slope * Q_c[i] * g + phi_bar[i] * shrinkage
-        # The shrinkage, and the inputs at this element.
-        g_bar -= tau * (log_tau_bar + phi_bar_phi + 2.0 * slope * slope_bar)
-        v_bar[t] = log_tau_bar * shrinkage / v[t] + shrinkage * shrinkage * (
-            slope_bar * (1.0 - v[t] * g) * shrinkage - phi_bar_c
-        )
+            g_bar += phi * Q_phi + c_bar * rho[i]
+            w_bar += c[i] * Q_c
+            phi_bar_c += phi_bar * c[i]
+            phi_bar_phi += phi_bar * phi
+        g_bar -= tau * (log_tau_bar + phi_bar_phi + 2.0 * w * w_bar)
+        v_bar[t] = log_tau_bar * s / v[t] + s * s * (w_bar * (1.0 - v[t] * g) * s - phi_bar_c)
         mu_bar[t] = x_bar[t] - h[t] * eta_bar
         a_bar[t] = eta_bar
         h_bar[t] = g_bar - mu[t] * eta_bar
@@ -228,7 +244,7 @@ def pull_back(rho, v, mu, a, h, z, x_bar, log_det_bar):
         Q[0, 0] = g_bar
         pull_bar[0] = eta_bar
         for i in range(1, p):
-            Q[0, i] = Q[i, 0] = Q_phi[i - 1] + slope * Q_c[i - 1] - 0.5 * tau * phi_bar[i - 1]
+            Q[0, i] = Q[i, 0] = 0.5 * k_bar[i - 1]
     return rho_bar, v_bar, mu_bar, a_bar, h_bar, z_bar
 
 
@@ -273,10 +289,10 @@ def native_pull_back():
     return native_pull_back
 
 
-def undo_rows(rho, v, mu, a, h, x):
+def rows_to_z(rho, v, mu, a, h, x):
     """Return ``z`` and ``log |dx / dz|`` of the ``x`` that :func:`place` gives: arrays whose leading axes broadcast."""
 
     def one(*row):
-        return undo(*(np.array(values, float) for values in row))  # copies, as in NumbaOp.perform
+        return to_z(*(np.array(values, float) for values in row))  # copies, as in NumbaOp.perform
 
     return np.vectorize(one, otypes="dd", signature=SHAPES)(rho, v, mu, a, h, x)

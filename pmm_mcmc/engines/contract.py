@@ -48,7 +48,10 @@ __all__ = [
 
 
 class Chains(NamedTuple):
-    """States with names: arrays ``(..., d)``, ``lp`` and ``factor`` ``(..., 1)``, and evaluations ``(..., width)``."""
+    """States with names: arrays ``(..., d)``, ``lp`` and ``factor`` ``(..., 1)``, and evaluations ``(..., width)``.
+
+    ``factor`` is the last number of a state: of adjusted methods the persistent number of the Metropolis test.
+    """
 
     u: Any
     v: Any

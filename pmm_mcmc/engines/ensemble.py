@@ -90,7 +90,7 @@ class Ensemble:
         at_evaluated = old.place(chains.evaluated)
         structure = engine.structure
         same_map = np.array_equal(old.density_parameters, new.density_parameters)  # type: ignore[arg-type]
-        if not structure.is_identity and not same_map:
+        if not structure.is_identity and not same_map:  # by way of the model's own coordinates
             x, gradient_of_x = in_model_coordinates(at_evaluated, self.evaluation)
             at_u, _ = structure.to_z(structure.to_x(at_u, old.density_parameters), new.density_parameters)
             at_evaluated, log_det = structure.to_z(x, new.density_parameters)
@@ -100,14 +100,14 @@ class Ensemble:
         chains.u[...] = new.whiten(at_u)
         chains.evaluated[...] = new.whiten(at_evaluated)
         chains.b[...] = new.pull_back(self.evaluation[..., : engine.d])
-        if engine.kernel.dynamics == HARMONIC:
+        if engine.kernel.dynamics == HARMONIC:  # whose flow integrates this part
             chains.b[...] += chains.evaluated
         if not engine.kernel.adjusted:
             chains.factor[...] = 1.0
         self.state = state
 
     def rest_at_draws(self, old: Kernel, new: Kernel) -> None:
-        """Make them chains of another method, at rest at their last draws, at no cost in gradients."""
+        """Turn the chains into those of another method, at rest at their last draws, at no cost in gradients."""
         last = chains_of(self.state)
         self.state = empty_state(last.evaluated, np.zeros_like(last.v))
         chains = chains_of(self.state)

@@ -1,7 +1,11 @@
-"""One adjusted transition of a group of chains in lockstep, traced by JAX, over :mod:`pmm_mcmc.langevin.transitions`.
+"""One transition of generalised HMC for a group of chains in lockstep, traced by JAX: the kernel of adjusted draws.
+
+The velocity is refreshed in part, a leapfrog step is proposed, and the proposal is accepted if ``|s| < r``, with its
+ratio ``r`` of densities and the *persistent number* ``s`` of a chain's tests, which takes the place of a uniform number
+(:func:`pmm_mcmc.langevin.transitions.advanced_persistent`).  The few proposals with a ratio far below ``|s|`` are
+refined, that is repeated in shorter steps, in smaller batches (:func:`~pmm_mcmc.langevin.transitions.far_below`).
 
 It follows :func:`pmm_mcmc.engines.numba_adjusted.propose` step by step, with arrays ``(group, d)`` in place of vectors.
-Proposals with a ratio far below ``|s|``, which are few, are refined in smaller batches.
 """
 
 from __future__ import annotations
@@ -40,9 +44,9 @@ class Outcome(NamedTuple):
     Attributes
     ----------
     chains
-        The chains at their proposals, with the persistent number after it.
+        The chains at their proposals; ``factor`` is the persistent number after it.
     good, refined : (n, 1)
-        Whether a proposal is accepted; whether that is one of the shorter steps.
+        Whether a proposal is accepted; whether it was refined.
     first, last : (n, 1)
         Ratios of densities of the first proposal and of the last, 0 where a value is not finite.
     n_grad : (n, 1)
@@ -64,7 +68,10 @@ def _as_ratio(log_ratio: Any) -> Any:
 
 
 def _leapfrog(drift: Drift, begin: Chains, step: Any, substeps: int) -> tuple[Chains, Any, Any]:
-    """Return chains after ``substeps`` steps, the log ratio of the acceptance, and gradients spent."""
+    """Return chains after ``substeps`` steps, the log ratio of densities, and gradients spent.
+
+    A step is a half kick by the drift, a rotation of ``(u, v)``, the exact flow of the unit Gaussian, and a half kick.
+    """
     # Without the barrier the compiler may recompute the coefficients for each coordinate.
     rotation = lax.optimization_barrier(_flows.harmonic(step, 0.0))
 
@@ -85,12 +92,12 @@ def _leapfrog(drift: Drift, begin: Chains, step: Any, substeps: int) -> tuple[Ch
     return end, end.lp - begin.lp + total(harmonic_log_ratio(begin.u, end.u)) - gained, n_grad
 
 
-def _finer(drift: Drift, step: Any, begin: Chains, outcome: Outcome) -> Outcome:
-    """Refine the proposals of some chains: take them in shorter and shorter substeps until one is accepted."""
+def _refined(drift: Drift, step: Any, begin: Chains, outcome: Outcome) -> Outcome:
+    """Repeat the proposals of some chains in shorter and shorter substeps, until one is accepted."""
     persistent = begin.factor
 
     def attempt(substeps: int, carry: tuple[Outcome, Any]) -> tuple[Outcome, Any]:
-        """Propose by so many substeps for the chains that are ``going``: still in need of a shorter step."""
+        """Propose by so many substeps for the chains that are ``going``: those with ratios far below ``|s|`` so far."""
         previous, going = carry
         end, log_ratio, n_evaluations = _leapfrog(drift, begin, step / substeps, substeps)
         ratio = _as_ratio(log_ratio)
@@ -99,7 +106,7 @@ def _finer(drift: Drift, step: Any, begin: Chains, outcome: Outcome) -> Outcome:
         good = inside
         earlier = 1
         while earlier < substeps:
-            # The way back is the same if, with the velocity turned round, all longer steps lie far below, too.
+            # From the end, with the velocity turned round, all longer steps must be refined, too: detailed balance.
             _, log_back, n_evaluations = _leapfrog(drift, end._replace(v=-end.v), step / earlier, earlier)
             n_grad += jnp.where(good, n_evaluations, 0)
             good &= far_below(ratio * _as_ratio(log_back), persistent)
@@ -124,6 +131,7 @@ def _finer(drift: Drift, step: Any, begin: Chains, outcome: Outcome) -> Outcome:
 
 def adjusted_outcome(p: Parameters, drift: Drift, chains: Chains, draws: Keyed) -> tuple[Chains, Outcome]:
     """Return the chains with refreshed velocities and the next number of their tests, and their proposals."""
+    # A factor of 1 in place of a persistent number marks a chain at rest: it draws a velocity and a number.
     ((number, _, normals),) = draws.take(END)
     at_rest = ~(chains.factor < 1.0)
     fresh = lax.cond(jnp.any(at_rest), lambda: draws.velocity().astype(chains.v.dtype), lambda: chains.v)
@@ -138,6 +146,6 @@ def adjusted_outcome(p: Parameters, drift: Drift, chains: Chains, draws: Keyed) 
     below = ~good & far_below(ratio, persistent)
 
     def renew(rows: Any) -> Outcome:
-        return _finer(drift, p.alpha, *jax.tree.map(lambda x: x[rows], (begin, outcome)))
+        return _refined(drift, p.alpha, *jax.tree.map(lambda x: x[rows], (begin, outcome)))
 
     return begin, renew_few(below[:, 0], outcome, renew)

@@ -23,7 +23,8 @@ def choose(condition: Any, new: Any, old: Any) -> Any:
 def renew_few(selected: Any, tree: Any, renew: Callable[[Any], Any]) -> Any:
     """Return a tree of arrays ``(g, ...)`` in which the ``selected`` rows ``(g,)``, which are few, are renewed.
 
-    ``renew`` returns the new values of the rows with some numbers, as a tree of the same form.
+    The indices of selected rows are brought to the front, and as many batches of them as there are go through
+    ``renew``, which returns the new values of rows by their indices, as a tree of the same form.
     """
     g = len(selected)
     batch = -(-g // _SHARE)

@@ -6,7 +6,7 @@ midpoints differs from chain to chain: it runs on numba alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ Drift = Callable[[Any], tuple[Any, Any, Any]]
 
 
 class PathNoise(NamedTuple):
-    """Known noise ``(g, d)`` of the remainder of a step, for a substep of it.
+    """Fixed noise ``(g, d)`` of the remainder of a step, for a substep of it.
 
     ``remaining`` ``(g, 1)`` is the time to the end of the step, ``last`` whether the substep ends there.
     """
@@ -54,12 +54,12 @@ class PathNoise(NamedTuple):
 
 
 class Midpoint(NamedTuple):
-    """The flow and noise path of a step of ``g`` chains, and what the midpoint contributes; arrays ``(g, d)``."""
+    """The flow and noise path of a step of ``g`` chains, and what the midpoint adds to it; arrays ``(g, d)``."""
 
     step_flow: Flow
     mu: Any  # noise of position and velocity over the step
     mv: Any
-    noise_beyond: tuple[Any, Any]  # that after the step, where the path is fixed
+    fixed: tuple[Any, Any] | None  # the fixed noise after a substep
     cu: Any  # corrections of position and velocity at the end of the step
     cv: Any
     curvature: Any  # (g, 1): of the potential between the evaluated point and the midpoint
@@ -85,22 +85,42 @@ def _flows_over(kernel: Kernel, p: Parameters, *times: Any) -> list[Flow]:
     return [Flow(*(field[:, i : i + 1] for field in flows)) for i in range(len(times))]
 
 
-def _extend(
-    noise_path: tuple[Any, Any], normals: Any, gap: Flow, fixed: tuple[Any, Any] | None, beyond: Any
-) -> tuple[tuple[Any, Any], Any]:
-    """Extend the noise path of a step over a gap; return it, and the fixed noise after the gap.
+def _extend(noise_path: tuple[Any, Any], normals: Any, gap: Flow) -> tuple[Any, Any]:
+    """Extend the noise path of a step over a gap."""
+    return path(*noise_path, *noise(*normals, gap), gap)
 
-    Where the noise from the start of the gap to a later time is ``fixed``, that of the gap is conditioned on it.  Then
-    ``beyond`` are normals for the path after the gap, the flow over this and the flow over both.
+
+def _extend_along(
+    noise_path: tuple[Any, Any], fixed: tuple[Any, Any], normals: Sequence[Any], flows: tuple[Flow, Flow, Flow]
+) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """Extend the noise path of a step over a gap, given the ``fixed`` noise from its start to a later time.
+
+    Returns the path, and the fixed noise after the gap.  ``normals`` are those of the gap and of the time after it,
+    ``flows`` are those over the gap, over this time and over both.
     """
-    nu, nv = noise(*normals, gap)
-    if fixed is not None:
-        normals_after, flow_after, flow_over_both = beyond
-        noise_after = noise(*normals_after, flow_after)
-        gain = _gain(gap, flow_after, flow_over_both)
-        nu, nv, fixed_u, fixed_v = bridged(nu, nv, *noise_after, *fixed, flow_after, gain)
-        fixed = fixed_u, fixed_v
-    return path(*noise_path, nu, nv, gap), fixed
+    gap, flow_after, flow_over_both = flows
+    nu, nv = noise(*normals[0], gap)
+    noise_after = noise(*normals[1], flow_after)
+    gain = _gain(gap, flow_after, flow_over_both)
+    nu, nv, fixed_u, fixed_v = bridged(nu, nv, *noise_after, *fixed, flow_after, gain)
+    return path(*noise_path, nu, nv, gap), (fixed_u, fixed_v)
+
+
+def _path_of_substep(path_noise: PathNoise, normals: Sequence[Any], flows: Sequence[Flow]) -> tuple[Any, Any, Any]:
+    """Return the noise path of a substep at its midpoint and at its end, and the fixed noise after it.
+
+    ``normals`` are those up to the midpoint, on to the end, from the midpoint to the end of the whole step and from the
+    end of the substep to there; ``flows`` are those over the same four times, and over all that remains of the step.
+    """
+    to_midpoint, to_end, from_midpoint, from_end, over_rest = flows
+    zero = jnp.zeros_like(path_noise.u)
+    at_midpoint, fixed_from_midpoint = _extend_along(
+        (zero, zero), (path_noise.u, path_noise.v), normals[::2], (to_midpoint, from_midpoint, over_rest)
+    )
+    at_end, fixed = _extend_along(at_midpoint, fixed_from_midpoint, normals[1::2], (to_end, from_end, from_midpoint))
+    all_fixed = path(*at_midpoint, *fixed_from_midpoint, to_end)
+    at_end = tuple(jnp.where(path_noise.last, a, b) for a, b in zip(all_fixed, at_end, strict=True))
+    return at_midpoint, at_end, fixed
 
 
 def _curvature(kernel: Kernel, chains: Chains, y: Any, b: Any, time: Any, step: Any) -> Any:
@@ -117,11 +137,11 @@ def evaluate_midpoint(
 ) -> Midpoint:
     """Draw the midpoint and the noise of a step of length ``step`` ``(g, 1)`` and evaluate the drift at the midpoint.
 
-    In a substep of a refined step the noise is conditioned on ``path_noise``, that of the step.
+    In a substep of a refined step the noise is drawn given ``path_noise``, that of the remaining step.
     """
     u, v, b = chains[:3]
     # One call draws the numbers of a step and one computes its flows, since each call is compiled by itself.
-    (number, *to_midpoint), (_, *to_end), *beyond = draws.take(MIDPOINT, END, beyond=path_noise is not None)
+    (number, *to_midpoint), (_, *to_end), *more_numbers = draws.take(MIDPOINT, END, beyond=path_noise is not None)
     if kernel.scheme == Scheme.CELLS:
         cell = _one_cell(number, p.K, kernel.power)
         time = step * (cell + kernel.offset) / p.K
@@ -131,7 +151,7 @@ def evaluate_midpoint(
         times = [time, step - time, step]
     if path_noise is not None:
         from_midpoint = jnp.maximum(path_noise.remaining - time, 0.0)
-        times += [jnp.maximum(from_midpoint - (step - time), 0.0), from_midpoint, path_noise.remaining]
+        times += [from_midpoint, jnp.maximum(from_midpoint - (step - time), 0.0), path_noise.remaining]
     flow_to_midpoint, flow_to_end, step_flow, *flows = _flows_over(kernel, p, *times)
     if kernel.scheme == Scheme.CELLS:
         wu, wv = cell_weight(flows[0], flows[1], inverse_probability(cell, p.K, kernel.power))
@@ -139,16 +159,13 @@ def evaluate_midpoint(
         wu, wv = continuous_weight(flow_to_end, step, kernel.dynamics != OVERDAMPED)
     zero = jnp.zeros_like(u)
     if path_noise is None:
-        at_midpoint, _ = _extend((zero, zero), to_midpoint, flow_to_midpoint, None, None)
-        at_end, _ = _extend(at_midpoint, to_end, flow_to_end, None, None)
-        noise_beyond = at_end  # without meaning
+        at_midpoint = _extend((zero, zero), to_midpoint, flow_to_midpoint)
+        at_end = _extend(at_midpoint, to_end, flow_to_end)
+        fixed = None
     else:
-        (_, *after_midpoint), (_, *after_end) = beyond
-        fixed = path_noise.u, path_noise.v
-        at_midpoint, fixed = _extend((zero, zero), to_midpoint, flow_to_midpoint, fixed, (after_midpoint, *flows[-2:]))
-        at_end, noise_beyond = _extend(at_midpoint, to_end, flow_to_end, fixed, (after_end, *flows[-3:-1]))
-        all_fixed = path(*at_midpoint, *fixed, flow_to_end)
-        at_end = tuple(jnp.where(path_noise.last, a, b) for a, b in zip(all_fixed, at_end, strict=True))
+        normals = to_midpoint, to_end, *(pair for _, *pair in more_numbers)
+        flows = [flow_to_midpoint, flow_to_end, *flows[-3:]]
+        at_midpoint, at_end, fixed = _path_of_substep(path_noise, normals, flows)
     y = interpolate(u, v, b, at_midpoint[0], flow_to_midpoint)
     v_mid = interpolate_velocity(u, v, b, at_midpoint[1], flow_to_midpoint)
     used = time > 0.0
@@ -165,6 +182,6 @@ def evaluate_midpoint(
     change = jnp.where(used, b_mid - (0.0 if kernel.scheme == Scheme.CONTINUOUS else b), 0.0)
     curvature = _curvature(kernel, chains, y, b_mid, time, step)
     return Midpoint(
-        step_flow, *at_end, noise_beyond, wu * change, wv * change, curvature,
+        step_flow, *at_end, fixed, wu * change, wv * change, curvature,
         used.astype(jnp.int32), finite, y, v_mid, lp_mid, evaluation_mid, b_mid,
     )  # fmt: skip

@@ -29,9 +29,10 @@ _SERIES = [(-1) ** (n // 2) * (0.5 * math.pi) ** n / math.factorial(n) for n in 
 _COS = _SERIES[::2]
 _SIN = _SERIES[1::2]
 
-# Blocks of counters: each has one uniform number and the normals of a noise or a velocity.
+# Blocks of ``1 + 2 d`` counters: each has one uniform number and the normals of a noise or a velocity.
 _VELOCITY, END, MIDPOINT = range(3)
-# Blocks of a step.  As many more follow for the noise after its gaps, and then those of the substeps.
+# Blocks of a step.  As many more follow for the noise of the remaining path, which substeps draw; and then those of
+# each substep of a refined step.
 _BLOCKS = 32
 
 
@@ -54,7 +55,7 @@ class Keyed(NamedTuple):
     has_velocity
         Whether noise has a normal for the velocity of each coordinate, too.
     first
-        Number of the first block of counters.
+        Number of the first block of counters of the step or substep.
     """
 
     words: Any
@@ -67,8 +68,8 @@ class Keyed(NamedTuple):
     def take(self, *blocks: int, beyond: bool = False) -> list[tuple[Any, Any, Any]]:
         """Return for each block uniform numbers ``(g, 1)`` and two arrays ``(g, d)`` of normals.
 
-        With ``beyond`` as many more follow, for the noise after the gaps.  One call draws all numbers that a step
-        needs, at a third of the cost of separate calls.
+        With ``beyond`` as many more follow, for the noise of the remaining path.  One call draws all numbers of a step,
+        at a third of the cost of separate calls.
         """
         blocks += tuple(block + _BLOCKS for block in blocks) if beyond else ()
         rows = jnp.broadcast_to(jnp.asarray(blocks), (len(self.words), len(blocks)))

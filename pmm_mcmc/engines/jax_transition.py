@@ -102,8 +102,8 @@ def transition(
 def _take(
     kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Keyed, step: Any, limits: tuple[Any, Any],
     path_noise: PathNoise | None,
-) -> tuple[_Step, tuple[Any, Any]]:  # fmt: skip
-    """Take one step of every chain, stable or not; return it and the known noise beyond it.
+) -> tuple[_Step, tuple[Any, Any] | None]:  # fmt: skip
+    """Take one step of every chain, stable or not; return it and, of a substep, the fixed noise after it.
 
     ``limits`` are the largest rise of the energy and the largest curvature.
     """
@@ -139,7 +139,7 @@ def _take(
     by_model = lost & (total(0.5 * (bad * bad - u * u)) <= threshold)
     moved = Chains(u_new, v_new, b_new, evaluated_new, evaluation, lp_new, chains.factor)
     moved = Chains(*(new.astype(old.dtype) for new, old in zip(moved, chains, strict=True)))
-    return _Step(moved, n_grad, good, by_model, (mid.mu, mid.mv)), mid.noise_beyond
+    return _Step(moved, n_grad, good, by_model, (mid.mu, mid.mv)), mid.fixed
 
 
 def _refined(

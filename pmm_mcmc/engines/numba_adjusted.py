@@ -1,4 +1,9 @@
-"""The proposal of an adjusted transition, compiled by numba: steps of generalised HMC, refined where they must be."""
+"""The proposal of generalised HMC, the kernel of adjusted draws, compiled by numba.
+
+A proposal by a leapfrog step is accepted if ``|s| < r``, with its ratio ``r`` of densities and the *persistent number*
+``s`` of a chain's tests (:func:`pmm_mcmc.langevin.transitions.advanced_persistent`).  One whose ratio is far below
+``|s|`` is refined, that is repeated in shorter steps (:func:`~pmm_mcmc.langevin.transitions.far_below`).
+"""
 
 from __future__ import annotations
 
@@ -59,9 +64,9 @@ def _as_ratio(log_ratio):
 
 @inner
 def propose(functions, dynamics, step, persistent, coordinates, begin, proposal, back, scratch):
-    """Fill ``proposal`` by generalised HMC from ``begin``, refined where its ratio is far below ``|s|``.
+    """Fill ``proposal`` by a step from ``begin``, refined where its ratio is far below ``|s|``.
 
-    ``persistent`` is the number ``s`` of the Metropolis test; ``back`` are arrays as of ``proposal``, for the way back;
+    ``persistent`` is ``s``; ``back`` are arrays as of ``proposal``, for the way back;
     other arguments are those of :func:`~pmm_mcmc.engines.numba_step.attempt`.  Returns whether the proposal is
     accepted, the ratios of densities of the first proposal and of the last, 0 where a value is not finite, the log
     density at the last, the gradients spent, and the steps of the last.
@@ -79,7 +84,7 @@ def propose(functions, dynamics, step, persistent, coordinates, begin, proposal,
         n_grad += n_evaluations
         ratio = _as_ratio(log_ratio)
         if abs(persistent) < ratio:
-            # The way back is the same if, with the velocity turned round, all longer steps lie far below, too.
+            # From the end, with the velocity turned round, all longer steps must be refined, too: detailed balance.
             for j in range(turned.size):
                 turned[j] = -v_new[j]
             earlier = 1

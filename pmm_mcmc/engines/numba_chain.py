@@ -50,13 +50,16 @@ def _fingerprint() -> str:
     return hashlib.sha256(b"".join(inspect.getsource(module).encode() for module in modules)).hexdigest()
 
 
-# Inlined, since each function of its own is optimised again by LLVM with all that it calls.
+# Inlined, since each function of its own is optimised again by LLVM with all that it calls.  One function for both
+# kinds of methods: arrays that are passed on for each transition are counted, which doubles the time of a small model.
 @numba.njit(inline="always")
 def run_one(functions, parameters, kernel, coordinates, chain, first_transition, thin, out):
     """Advance one chain by ``thin`` transitions for each draw, and fill in the chunk ``out``.
 
-    ``chain`` is its state, evaluation and key.  A step that fails, or that meets a curvature above ``steepest``, is
-    refined: taken again in shorter substeps along the same noise path.
+    ``chain`` is its state, evaluation and key; the last two numbers of a state are its log density, ``state[4 * d]``,
+    and the factor of its step or persistent number, ``state[4 * d + 1]``.  An adjusted transition is a proposal,
+    accepted or not.  An unadjusted step that fails, or meets a curvature above ``steepest``, is refined: taken again in
+    shorter substeps along the same noise path.  If these fail too, the chain restarts at the evaluated point.
     """
     alpha, friction, K, threshold, threshold_of_substep, steepest, tolerance = parameters
     state, evaluation, key = chain

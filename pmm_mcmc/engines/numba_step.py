@@ -178,8 +178,29 @@ def _extend(random, remaining, dynamics, friction, gap, length, noise_path):
 
 
 @inner
+def _next_midpoint(stream, kernel, K, step, reached, cell):
+    """Return the time of the midpoint after the one ``reached`` in ``cell`` (-1 at first), and its cell.
+
+    The time is negative where no midpoint is left.
+    """
+    scheme, _, option, offset, power = kernel
+    if scheme != Scheme.CELLS:
+        return -1.0 if reached > 0.0 else step * uniform(stream), cell
+    if option == 1:
+        cell = next_cell(cell, uniform(stream), K)
+    elif cell < 0.0:
+        cell = one_cell(uniform(stream), K, power)
+    else:
+        return -1.0, cell
+    return step * (cell + offset) / K if cell < K else -1.0, cell
+
+
+@inner
 def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal, noise_path, random, work):
-    """Take one step from ``begin`` and fill ``proposal``.
+    """Take one step from ``begin`` and fill ``proposal``, by the equations of :mod:`pmm_mcmc.langevin.transitions`.
+
+    ``mu`` and ``mv`` are the noise path ``M`` there, ``y`` and ``v_mid`` the state at a midpoint, ``wu`` and ``wv`` its
+    weight, ``cu`` and ``cv`` the sum of the corrections.
 
     Parameters
     ----------
@@ -206,7 +227,7 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal
     """
     joint, joint_table, midpoint, midpoint_table = functions
     _, friction, K, _, _, _, tolerance = parameters
-    scheme, dynamics, option, offset, power = kernel
+    scheme, dynamics, _, _, power = kernel
     step, remaining, threshold, steepest, step_flow, cell_flow = lengths
     u, v, b, evaluated, lp = begin
     u_new, v_new, new_b, new_evaluation, y = proposal
@@ -217,7 +238,7 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal
     has_velocity = dynamics != OVERDAMPED
     stiffness = 1.0 if dynamics == HARMONIC else 0.0
     base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0
-    # Noise path, midpoints and their corrections, in order of time (steps 1 to 4).
+    # Noise path, midpoints and their corrections, in order of time (steps 1 to 4 of the paper).
     mu[:] = 0.0
     mv[:] = 0.0
     cu[:] = 0.0
@@ -229,20 +250,9 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal
     steep = 0.0
     n_grad = 0
     while True:
-        if scheme == Scheme.CONTINUOUS or scheme == Scheme.RECYCLED:
-            if reached > 0.0:
-                break
-            time = step * uniform(stream)
-        else:
-            if option == 2:
-                if cell >= 0.0:
-                    break
-                cell = one_cell(uniform(stream), K, power)
-            else:
-                cell = next_cell(cell, uniform(stream), K)
-                if cell >= K:
-                    break
-            time = step * (cell + offset) / K
+        time, cell = _next_midpoint(stream, kernel, K, step, reached, cell)
+        if time < 0.0:
+            break
         if time > 0.0:
             gap = flow(dynamics, time - reached, friction)
             flow_to_midpoint = flow(dynamics, time, friction)

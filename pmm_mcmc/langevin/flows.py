@@ -109,9 +109,9 @@ def _build_harmonic(xp: Any, where: Callable[..., Any]) -> Callable[..., Flow]:
 
     @register_jitable
     def harmonic_closed(h, friction):
-        """Return the same by the closed form: ``cos(w h)`` and ``sin(w h) / w``, damped, or their hyperbolic forms.
+        """Return what :func:`_harmonic_series` does, by the closed form: damped ``cos(w h)`` and ``sin(w h) / w``.
 
-        ``disc`` is ``w^2``; near 0, where friction is critical, power series take over.
+        ``disc`` is ``w^2``: negative under strong friction, where they are hyperbolic; near 0 power series take over.
         """
         half = 0.5 * friction
         disc = 1.0 - half * half
@@ -154,13 +154,13 @@ def _build_harmonic(xp: Any, where: Callable[..., Any]) -> Callable[..., Flow]:
         :math:`A_h = \exp(h [[0, 1], [-1, -\gamma]])` and :math:`\Gamma_h^2 = I - A_h A_h^T`.
         """
         small = h * xp.maximum(friction, 1.0) < _SERIES_BELOW
-        a = _harmonic_series(where(small, h, 0.0), friction)
-        b = harmonic_closed(where(small, 1.0, h), friction)
-        a_uv = where(small, a[0], b[0])
-        a_vv = where(small, a[1], b[1])
-        one_minus_a_uu = where(small, a[2], b[2])
-        var_u = where(small, a[3], b[3])
-        var_v = where(small, a[4], b[4])
+        series = _harmonic_series(where(small, h, 0.0), friction)
+        closed = harmonic_closed(where(small, 1.0, h), friction)
+        a_uv = where(small, series[0], closed[0])
+        a_vv = where(small, series[1], closed[1])
+        one_minus_a_uu = where(small, series[2], closed[2])
+        var_u = where(small, series[3], closed[3])
+        var_v = where(small, series[4], closed[4])
         n_vv = xp.sqrt(var_v)
         n_uv = friction * a_uv * a_uv / where(n_vv > 0.0, n_vv, 1.0)
         n_uu = xp.sqrt(xp.maximum(var_u - n_uv * n_uv, 0.0))

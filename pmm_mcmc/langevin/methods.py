@@ -40,7 +40,7 @@ GHMC = Kernel(int(Scheme.GHMC), HARMONIC, 2, 0.0)
 
 
 class Method(NamedTuple):
-    """A row of the registry: the dynamics that a method supports, and its largest automatic step, whitened."""
+    """The dynamics that a method supports, and the largest automatic step size, in whitened coordinates."""
 
     dynamics: tuple[str, ...]
     largest_step: float

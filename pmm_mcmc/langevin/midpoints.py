@@ -2,8 +2,8 @@ r"""Midpoint laws: the times within a step at which the drift is evaluated again
 
 A step of length ``alpha`` has ``K`` cells.  Cell ``i`` is *marked* with probability ``1 / K``: independently
 of the others (Option 1), or exactly one cell in all (Option 2).  The midpoint of a marked cell lies at its
-left end (``offset = 0``, the paper's grid) or in its centre (``offset = 1/2``).  The drift there, minus the frozen
-one, is added with the weight :math:`w_i = K A_{(K-1-i) \alpha / K} G_{\alpha / K}`.
+left end (``offset = 0``, the paper's grid) or in its centre (``offset = 1/2``).  The drift there, minus that
+at the start of the step, is added with the weight :math:`w_i = K A_{(K-1-i) \alpha / K} G_{\alpha / K}`.
 
 Option 2 may also mark late cells more often (*importance* law): with probability
 :math:`q_i = ((i + 1) / K)^{1 + p} - (i / K)^{1 + p}` in place of ``1 / K``, where ``p`` is the *power* of the law, and
@@ -11,7 +11,8 @@ Option 2 may also mark late cells more often (*importance* law): with probabilit
 since the correction grows from zero with the time since the start of the step.
 
 As ``K`` grows, Option 2 tends to one midpoint uniform in ``(0, alpha)`` with weight
-:math:`\alpha A_{\alpha - \tau} G'_0`: the *continuous* law (randomised midpoint; recycled scheme).
+:math:`\alpha A_{\alpha - \tau} G'_0`, where :math:`G'_0 = dG_h / dh` at 0: the *continuous* law (randomised midpoint;
+recycled scheme).
 """
 
 from __future__ import annotations

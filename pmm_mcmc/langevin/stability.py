@@ -37,9 +37,12 @@ _SLOPES = np.linspace(0.005, 0.995, 100)
 
 def guard_threshold(kernel: Kernel, step_size: float, friction: float, K: int, d: int) -> float:
     """Return the largest rise of the energy over a stable step, in ``d`` whitened coordinates."""
-    # The step size is rounded up to 2 %, which makes the cache useful: a longer step has the larger rise.
-    rounded = float(1.02 ** np.ceil(np.log(step_size) / np.log(1.02)))
-    return _threshold(kernel, rounded, float(friction), min(K, 8), d)
+    return _threshold(kernel, _rounded_up(step_size), float(friction), min(K, 8), d)
+
+
+def _rounded_up(step_size: float) -> float:
+    """Return a step longer by up to 2 %, which makes the caches useful: it has the larger rise and is less stable."""
+    return float(1.02 ** np.ceil(np.log(step_size) / np.log(1.02)))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -64,10 +67,8 @@ def steepest_curvature(kernel: Kernel, step_size: float, friction: float, K: int
     It is :data:`SOUND` times the largest curvature of a Gaussian on which the method has a stationary law.  For the
     recycled scheme it excludes the curvature 1 that the flow integrates; for adjusted methods it is infinite.
     """
-    # Rounded up to 2 %: a longer step is less stable.
-    rounded = float(1.02 ** np.ceil(np.log(step_size) / np.log(1.02)))
     in_the_limit = kernel.scheme == Scheme.CELLS and kernel.option == 2 and K > 8
-    return SOUND * _steepest(kernel, rounded, float(friction), None if in_the_limit else min(K, 16))
+    return SOUND * _steepest(kernel, _rounded_up(step_size), float(friction), None if in_the_limit else min(K, 16))
 
 
 @functools.lru_cache(maxsize=4096)

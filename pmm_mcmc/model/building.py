@@ -1,4 +1,4 @@
-"""What PyTensor does beside building a graph, put off."""
+"""A context that builds graphs of PyTensor faster."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""C functions by their address, in the signature that the engine calls.
+"""C functions as log densities: those that users pass by address, and those of Stan models.
 
-One compiled function reads the address from the table of :data:`pmm_mcmc.model.native.SIGNATURE` and calls it, whatever
-function it is.
+The engine calls one compiled function of :data:`pmm_mcmc.model.native.SIGNATURE`, :func:`native`, for all of them: it
+reads the address of the function and that of its data from its table.
 """
 
 from __future__ import annotations
@@ -22,37 +22,41 @@ from pmm_mcmc.model.native import SIGNATURE
 __all__ = ["CFunction", "evaluate", "native"]
 
 _NUMBERS = types.CPointer(types.double)
-_WANTED = types.intc(types.size_t, _NUMBERS, _NUMBERS, _NUMBERS, types.voidptr)
-_FORM = "int f(size_t n, const double* x, double* gradient, double* value, void* data)"
+# The form of a user's function, for numba and in C.
+_FORM = types.intc(types.size_t, _NUMBERS, _NUMBERS, _NUMBERS, types.voidptr)
+_FORM_IN_C = "int f(size_t n, const double* x, double* gradient, double* value, void* data)"
 _ACCEPTED = "an integer address, a ctypes function or a numba.cfunc"
 
 
-def _calling(of_stan: bool) -> Any:
-    """Return an intrinsic ``call(address, data, n, x, gradient) -> (code, value)``, the arrays by their addresses."""
+def _caller(of_stan: bool) -> Any:
+    """Return an intrinsic ``call(address, data, n, x, gradient) -> (code, value)``, the arrays by their addresses.
+
+    The function has the form of a user's or, ``of_stan``, that of BridgeStan's ``bs_log_density_gradient``.
+    """
     returned = types.Tuple((types.int32, types.float64))
 
     @intrinsic
     def call(typingctx, address, data, n, x, gradient):
         def codegen(context, builder, signature, args):
             address, data, n, x, gradient = args
-            flag = ir.IntType(1)
+            boolean = ir.IntType(1)
             double = ir.DoubleType()
             numbers = double.as_pointer()
-            anything = ir.IntType(8).as_pointer()
+            pointer = ir.IntType(8).as_pointer()
             value = cgutils.alloca_once_value(builder, ir.Constant(double, float("nan")))
             builder.store(ir.Constant(double, float("nan")), value)
-            data = builder.inttoptr(data, anything)
+            data = builder.inttoptr(data, pointer)
             x, gradient = (builder.inttoptr(address_of, numbers) for address_of in (x, gradient))
             if of_stan:  # (model, propto, jacobian, theta, value, gradient, message); C's bool is a byte of 0 or 1
-                kinds = [anything, flag, flag, numbers, numbers, numbers, anything]
-                yes = ir.Constant(flag, 1)
-                arguments = [data, yes, yes, x, value, gradient, ir.Constant(anything, None)]
+                parameters = [pointer, boolean, boolean, numbers, numbers, numbers, pointer]
+                true = ir.Constant(boolean, 1)
+                arguments = [data, true, true, x, value, gradient, ir.Constant(pointer, None)]
                 attributes = {1: ("zeroext",), 2: ("zeroext",)}
             else:
-                kinds = [ir.IntType(types.size_t.bitwidth), numbers, numbers, numbers, anything]
+                parameters = [ir.IntType(types.size_t.bitwidth), numbers, numbers, numbers, pointer]
                 arguments = [n, x, gradient, value, data]
                 attributes = {}
-            callee = builder.inttoptr(address, ir.FunctionType(ir.IntType(32), kinds).as_pointer())
+            callee = builder.inttoptr(address, ir.FunctionType(ir.IntType(32), parameters).as_pointer())
             code = builder.call(callee, arguments, arg_attrs=attributes)
             return context.make_tuple(builder, returned, (code, builder.load(value)))
 
@@ -61,16 +65,17 @@ def _calling(of_stan: bool) -> Any:
     return call
 
 
-_call = _calling(of_stan=False)
-_call_of_stan = _calling(of_stan=True)
+_call = _caller(of_stan=False)
+_call_of_stan = _caller(of_stan=True)
 
 
 @njit
 def evaluate(x, gradient, table):
     """Fill the gradient at ``x``, and return the code and the value of the function of :attr:`CFunction.table`."""
-    if table[2]:
-        return _call_of_stan(table[0], table[1], len(x), x.ctypes.data, gradient.ctypes.data)
-    return _call(table[0], table[1], len(x), x.ctypes.data, gradient.ctypes.data)
+    address, data, of_stan = table
+    if of_stan:
+        return _call_of_stan(address, data, len(x), x.ctypes.data, gradient.ctypes.data)
+    return _call(address, data, len(x), x.ctypes.data, gradient.ctypes.data)
 
 
 @cache
@@ -129,17 +134,17 @@ class CFunction:
 def _address_of(address: Any) -> int:
     """Return the address of a function."""
     if hasattr(address, "address") and hasattr(address, "_sig"):  # numba.cfunc
-        if address._sig != _WANTED:
+        if address._sig != _FORM:
             raise ValueError(
-                f"address: the numba.cfunc has signature {address._sig}; must be {_WANTED}, which is that of {_FORM}"
+                f"address: the numba.cfunc has signature {address._sig}; must be {_FORM}, which is that of {_FORM_IN_C}"
             )
         return int(address.address)
     if isinstance(address, numba.core.registry.CPUDispatcher):
-        raise ValueError(f"address={address!r}: a numba.njit function has no C address; use numba.cfunc({_WANTED})")
+        raise ValueError(f"address={address!r}: a numba.njit function has no C address; use numba.cfunc({_FORM})")
     if isinstance(address, ctypes._CFuncPtr):  # type: ignore[attr-defined]
         address = ctypes.cast(address, ctypes.c_void_p).value
     if isinstance(address, bool) or not isinstance(address, int | np.integer) or not 0 < int(address) < 2**64:
-        raise ValueError(f"address={address!r}: must be the address of {_FORM}: {_ACCEPTED}, and not 0")
+        raise ValueError(f"address={address!r}: must be the address of {_FORM_IN_C}: {_ACCEPTED}, and not 0")
     return int(address)
 
 

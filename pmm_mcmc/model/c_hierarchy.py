@@ -1,9 +1,10 @@
-r"""The structure of a log density that is a C function: children whose location and scale are functions of one parent.
+r"""Non-centring of a log density that is a C function, such as a Stan model's.
 
-The map is that of :mod:`pmm_mcmc.coordinates.elementwise`, learnt as for a PyMC model.  Location and scale of an
-element are :math:`c + f v^p`, where ``v`` is the parent on its own scale: the coordinate ``t`` itself,
-``low + exp(t)``, ``high - exp(t)`` or a value between two bounds.  All of it is data of one compiled function, so that
-nothing is compiled for another model.
+Every element of a *child*, a variable that may be non-centred, has a location and a scale: each is a constant or a
+function of one parent, :math:`c + f v^p`, where ``v`` is the parent on its own scale: the coordinate ``t`` itself,
+``low + exp(t)``, ``high - exp(t)`` or a value between two bounds.  The map is that of
+:mod:`pmm_mcmc.coordinates.elementwise`, learnt as for a PyMC model.  All of it is data of one compiled function, so
+that nothing is compiled for another model.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ __all__ = [
     "PointerChild",
     "elements_of",
     "noncentred_native",
+    "parent_value",
 ]
 
 # Maps from a coordinate to the value of a parent.
@@ -48,8 +50,8 @@ class LocationOrScale(NamedTuple):
     coordinate : (m,) int
         Coordinate of the parent of each element; -1 for none, whose value is 1.
     coefficients : (m, 6)
-        Constant, factor and power; kind of the parent, its lower bound, and the width between its bounds or its upper
-        bound.
+        Constant, factor and power; of the parent's value its kind (``IDENTITY`` and so on), its lower bound, and the
+        width between its bounds (``UPPER``: its upper bound).
     names
         Names of the parameters that it depends on.
     """
@@ -68,24 +70,27 @@ class PointerChild(NamedTuple):
 
 
 @njit(error_model="numpy")
+def parent_value(kind, low, width, t):
+    """Return the value of a parent on its own scale at its coordinate ``t``, and the derivative."""
+    if kind == LOWER:
+        slope = np.exp(t)
+        return low + slope, slope
+    if kind == UPPER:
+        slope = -np.exp(t)
+        return width + slope, slope
+    if kind == BOUNDED:
+        share = 1.0 / (1.0 + np.exp(-t))
+        return low + width * share, width * share * (1.0 - share)
+    return t, 1.0
+
+
+@njit(error_model="numpy")
 def _value_and_slope(coordinate, coefficients, x):
     """Return the value of a location or scale at ``x``, and its derivative by the parent's coordinate."""
     constant, factor, power, kind, low, width = coefficients
     if coordinate < 0:
         return constant + factor, 0.0
-    t = x[coordinate]
-    value = t
-    slope = 1.0
-    if kind == LOWER:
-        slope = np.exp(t)
-        value = low + slope
-    elif kind == UPPER:
-        slope = -np.exp(t)
-        value = width + slope
-    elif kind == BOUNDED:
-        share = 1.0 / (1.0 + np.exp(-t))
-        value = low + width * share
-        slope = width * share * (1.0 - share)
+    value, slope = parent_value(kind, low, width, x[coordinate])
     if power == 1.0:
         return constant + factor * value, factor * slope
     return constant + factor * value**power, factor * power * value ** (power - 1.0) * slope
@@ -99,28 +104,35 @@ def _place(z, coordinates, parents, coefficients, noncentring, x):
     for e in range(len(coordinates)):
         mu, _ = _value_and_slope(parents[e, 0], coefficients[e, 0], x)
         L, _ = _value_and_slope(parents[e, 1], coefficients[e, 1], x)
-        pull, B = _elementwise(mu, L, noncentring[e, 0], noncentring[e, 1])
+        a, h = noncentring[e]
+        pull, B = _elementwise(mu, L, a, h)
         x[coordinates[e]] = mu + L * (pull / B + z[coordinates[e]] / np.sqrt(B))
         log_det += np.log(np.abs(L)) - 0.5 * np.log(B)
     return log_det
 
 
 @njit(cache=True, error_model="numpy")
-def _pull_back(z, x, coordinates, parents, coefficients, noncentring, slope):
-    """Turn the gradient by ``x`` in ``slope`` into that of the log density of ``z``."""
+def _pull_back(z, x, coordinates, parents, coefficients, noncentring, gradient):
+    r"""Turn the ``gradient`` of the log density by ``x`` into that of the log density of ``z``, in place.
+
+    With :math:`x = \mu + L p / B + L z / \sqrt{B}`, :math:`p = L (a - h \mu)` and :math:`B = 1 + L^2 h`,
+
+    .. math::
+       \partial x / \partial \mu = 1 / B, \quad \partial x / \partial L = 2 p / B^2 + z / B^{3/2}, \quad
+       \partial \log|\partial x / \partial z| / \partial L = 1 / L - L h / B .
+    """
     for e in range(len(coordinates) - 1, -1, -1):
-        mu, of_location = _value_and_slope(parents[e, 0], coefficients[e, 0], x)
-        L, of_scale = _value_and_slope(parents[e, 1], coefficients[e, 1], x)
-        h = noncentring[e, 1]
-        pull, B = _elementwise(mu, L, noncentring[e, 0], h)
-        by_x = slope[coordinates[e]]
-        # x = mu + L (pull / B + z / sqrt(B)), with pull = L (a - h mu) and B = 1 + L^2 h.
+        mu, slope_of_mu = _value_and_slope(parents[e, 0], coefficients[e, 0], x)
+        L, slope_of_L = _value_and_slope(parents[e, 1], coefficients[e, 1], x)
+        a, h = noncentring[e]
+        pull, B = _elementwise(mu, L, a, h)
+        by_x = gradient[coordinates[e]]
         if parents[e, 0] >= 0:
-            slope[parents[e, 0]] += by_x / B * of_location
+            gradient[parents[e, 0]] += by_x / B * slope_of_mu
         if parents[e, 1] >= 0:
-            by_scale = by_x * (2.0 * pull / (B * B) + z[coordinates[e]] / (B * np.sqrt(B)))
-            slope[parents[e, 1]] += (by_scale + 1.0 / L - L * h / B) * of_scale
-        slope[coordinates[e]] = by_x * L / np.sqrt(B)
+            by_L = by_x * (2.0 * pull / (B * B) + z[coordinates[e]] / (B * np.sqrt(B))) + 1.0 / L - L * h / B
+            gradient[parents[e, 1]] += by_L * slope_of_L
+        gradient[coordinates[e]] = by_x * L / np.sqrt(B)
 
 
 @njit(cache=True, error_model="numpy")
@@ -136,12 +148,13 @@ def _locations_and_scales(p, parents, coefficients):
 
 @njit(cache=True, error_model="numpy")
 def _pull_many(z, gradient, coordinates, parents, coefficients, noncentring):
+    """Return ``x`` and gradients of the log density of ``z`` from those by ``x``, all ``(n, d)``."""
     x = np.empty_like(z)
-    slope = gradient.copy()
+    of_z = gradient.copy()
     for i in range(len(z)):
         _place(z[i], coordinates, parents, coefficients, noncentring, x[i])
-        _pull_back(z[i], x[i], coordinates, parents, coefficients, noncentring, slope[i])
-    return x, slope
+        _pull_back(z[i], x[i], coordinates, parents, coefficients, noncentring, of_z[i])
+    return x, of_z
 
 
 @cache
@@ -150,13 +163,14 @@ def noncentred_native() -> Any:
 
     @cfunc(SIGNATURE)
     def native(z_pointer, evaluation_pointer, table, d):
+        with_evaluation = table[3]
         n = table[4]
         coordinates = carray(as_pointer(table[5]), (n,), np.int64)
         parents = carray(as_pointer(table[6]), (n, 2), np.int64)
         coefficients = carray(as_pointer(table[7]), (n, 2, 6), np.float64)
         noncentring = carray(as_pointer(table[8]), (n, 2), np.float64)
         z = carray(z_pointer, (d,))
-        slope = carray(evaluation_pointer, (d,))
+        of_z = carray(evaluation_pointer, (d,))
         x = np.empty(d)
         gradient = np.empty(d)
         log_det = _place(z, coordinates, parents, coefficients, noncentring, x)
@@ -164,9 +178,9 @@ def noncentred_native() -> Any:
         if code != 0:
             return np.nan
         for i in range(d):
-            slope[i] = gradient[i]
-        _pull_back(z, x, coordinates, parents, coefficients, noncentring, slope)
-        if table[3]:
+            of_z[i] = gradient[i]
+        _pull_back(z, x, coordinates, parents, coefficients, noncentring, of_z)
+        if with_evaluation:
             evaluation = carray(evaluation_pointer, (3 * d + 1,))
             for i in range(d):
                 evaluation[d + i] = x[i]
@@ -178,22 +192,23 @@ def noncentred_native() -> Any:
 
 
 class Elements(NamedTuple):
-    """The elements of all children, in an order in which each comes after its parents."""
+    """The ``n`` elements of all children, in an order in which each comes after its parents."""
 
-    coordinates: np.ndarray
-    parents: np.ndarray
-    coefficients: np.ndarray
-    order: np.ndarray
+    coordinates: np.ndarray  # (n,)
+    parents: np.ndarray  # (n, 2): coordinates of the parents that give location and scale, or -1
+    coefficients: np.ndarray  # (n, 2, 6)
+    order: np.ndarray  # (n, 2): where a and h of each are among the parameters of the non-centring
 
     def a_and_h(self, noncentring: np.ndarray) -> np.ndarray:
         """Return ``a`` and ``h`` of each element ``(n, 2)`` from the parameters of the non-centring."""
         return np.ascontiguousarray(noncentring[self.order], dtype=float)
 
     def table(self, function: CFunction, with_evaluation: bool, noncentring: np.ndarray) -> np.ndarray:
-        """Return the table of the composed function.
+        """Return what :func:`noncentred_native` reads.
 
-        It has the table of ``function``; whether evaluations are filled or gradients only (``with_evaluation``); the
-        number of elements; and the addresses of their coordinates, parents, coefficients and noncentring.
+        It has the three entries of ``function``; whether evaluations are filled or gradients only
+        (``with_evaluation``); the number of elements; the addresses of their coordinates, parents, coefficients and
+        ``a`` and ``h``.
         """
         arrays = self.coordinates, self.parents, self.coefficients, self.a_and_h(noncentring)
         addresses = [array.ctypes.data for array in arrays]
@@ -208,19 +223,7 @@ def elements_of(
 ) -> tuple[Structure, Elements] | None:
     """Return the structure with children non-centred by the ``choices``, and its elements; None where none is left.
 
-    Parameters
-    ----------
-    d
-        Number of coordinates.
-    children
-        By name, in an order in which each comes after those it depends on: coordinates, location and scale.
-    choices
-        Children that are ``"centred"`` or ``"noncentred"`` whatever draws say.
-
-    Raises
-    ------
-    ValueError
-        If a choice names a child that does not exist.
+    ``children`` come after those that they depend on; ``choices`` are ``"centred"`` or ``"noncentred"`` by name.
     """
     noncentred = noncentred_children(children, choices)
     if not noncentred:

@@ -69,14 +69,7 @@ def check_discrete(model: pm.Model, otherwise: str) -> None:
 
 
 def check_model(model: pm.Model, point: Mapping[str, np.ndarray], method: str) -> None:
-    """Raise ``ValueError`` for a model that ``pmm.sample`` cannot sample, or whose posterior is improper.
-
-    Raises
-    ------
-    ValueError
-        If there are no free variables, or discrete ones; if nothing depends on a variable without a proper prior; if
-        data are NaN, and the log density with them.
-    """
+    """Raise ``ValueError`` for a model that ``pmm.sample`` cannot sample, or whose posterior is improper."""
     check_free(model)
     check_discrete(model, f", or use pm.sample(step=pmm.{method}()), where PyMC samples them by a method of its own")
     for rv in flat_priors(model):

@@ -1,4 +1,4 @@
-"""Children of log densities that are no PyMC model: their order, and those that are not centred."""
+"""Children, the variables that may be non-centred: an order, parents first, and those that are not to be centred."""
 
 from __future__ import annotations
 
@@ -19,13 +19,7 @@ def in_order(needs: Mapping[Any, Collection[Any]]) -> list[Any]:
 
 
 def noncentred_children(children: Mapping[str, tuple[slice, Any, Any]], choices: Mapping[str, str]) -> list[Child]:
-    """Return the children that are not to be centred, from coordinates, location and scale of each.
-
-    Raises
-    ------
-    ValueError
-        If a choice names a child that does not exist.
-    """
+    """Return the children that are not to be centred, from coordinates, location and scale of each."""
     for name in choices:
         if name not in children:
             names = ", ".join(children)

@@ -45,33 +45,21 @@ class Law(NamedTuple):
         return self._replace(location=location, scale=scale, rho=rho)
 
 
-def _plain(symmetric: bool) -> Callable[..., Law]:
-    return lambda *parameters: Law(parameters[-2], parameters[-1], symmetric)
-
-
-def _of_log(location: Any, sd: Any) -> Law:
-    return Law(location, pt.as_tensor_variable(sd), False)
-
-
-# By the name of the distribution's operation, with its last parameters: location and scale of the value variable.
-_REAL: dict[str, tuple[int, Callable[..., Law]]] = {
-    "NormalRV": (2, _plain(True)),
-    "StudentTRV": (2, _plain(True)),
-    "LaplaceRV": (2, _plain(True)),
-    "CauchyRV": (2, _plain(True)),
-    "LogisticRV": (2, _plain(True)),
-    "GumbelRV": (2, _plain(False)),
+# Operations of distributions whose last two parameters are location and scale of the value variable, by transform.
+_LOCATION_SCALE = {
+    "NoneType": ("NormalRV", "StudentTRV", "LaplaceRV", "CauchyRV", "LogisticRV", "GumbelRV"),
+    "LogTransform": ("LogNormalRV",),
 }
-# The same of the logarithm.  The scale of the noise need not be exact: it is about the sd of the logarithm.
-_POSITIVE: dict[str, tuple[int, Callable[..., Law]]] = {
-    "LogNormalRV": (2, _plain(True)),
-    "HalfNormalRV": (1, lambda sigma: _of_log(pt.log(sigma), 1.11)),
-    "HalfStudentTRV": (1, lambda sigma: _of_log(pt.log(sigma), 1.11)),
-    "HalfCauchyRV": (1, lambda beta: _of_log(pt.log(beta), np.pi / 2)),
-    "ExponentialRV": (1, lambda scale: _of_log(pt.log(scale), np.pi / np.sqrt(6))),
-    "GammaRV": (2, lambda alpha, scale: _of_log(pt.log(alpha * scale), alpha**-0.5)),
-    "InvGammaRV": (2, lambda alpha, beta: _of_log(pt.log(beta / alpha), alpha**-0.5)),
-    "WeibullBetaRV": (2, lambda alpha, beta: _of_log(pt.log(beta), 1.0 / alpha)),
+# Of positive variables: the last parameters of the operation to location and scale of the logarithm, which need not be
+# exact: about the logarithm of the scale parameter, and the sd of the logarithm.
+_OF_LOGARITHM: dict[str, tuple[int, Callable[..., tuple[Any, Any]]]] = {
+    "HalfNormalRV": (1, lambda sigma: (pt.log(sigma), 1.11)),
+    "HalfStudentTRV": (1, lambda sigma: (pt.log(sigma), 1.11)),
+    "HalfCauchyRV": (1, lambda beta: (pt.log(beta), np.pi / 2)),
+    "ExponentialRV": (1, lambda scale: (pt.log(scale), np.pi / np.sqrt(6))),
+    "GammaRV": (2, lambda alpha, scale: (pt.log(alpha * scale), alpha**-0.5)),
+    "InvGammaRV": (2, lambda alpha, beta: (pt.log(beta / alpha), alpha**-0.5)),
+    "WeibullBetaRV": (2, lambda alpha, beta: (pt.log(beta), 1.0 / alpha)),
 }
 # Positive variables whose density at 0 is neither 0 nor infinite, so that as scales of others they may be sampled with
 # a sign.  That of Exponential has a kink there.
@@ -81,28 +69,24 @@ SIGNED = ("HalfNormalRV", "HalfCauchyRV", "HalfStudentTRV", "ExponentialRV")
 def law_of(rv: Any, transform: Any, shape: tuple[int, ...]) -> Law | None:
     """Return the law of the value variable of a free random variable, if it is of a location and a scale.
 
-    Parameters
-    ----------
-    rv
-        The random variable.
-    transform
-        PyMC's transform of it, or None.
-    shape
-        Of its value variable.
+    ``transform`` is PyMC's, or None; ``shape`` that of the value variable.
     """
     node = rv.owner
     op = type(node.op).__name__
-    of = {"NoneType": _REAL, "LogTransform": _POSITIVE}.get(type(transform).__name__, {})
-    if op in of:
-        count, law = of[op]
-        return law(*node.inputs[-count:])
+    kind = type(transform).__name__
+    if op in _LOCATION_SCALE.get(kind, ()):
+        location, scale = node.inputs[-2:]
+        return Law(location, scale, op != "GumbelRV")
+    if kind == "LogTransform" and op in _OF_LOGARITHM:
+        count, law = _OF_LOGARITHM[op]
+        location, sd = law(*node.inputs[-count:])
+        return Law(location, pt.as_tensor_variable(sd), False)
     groups = len(shape) > 0 and int(np.prod(shape[:-1], dtype=int)) > 1 and shape[-1] <= MOST_GROUPED
     single = len(shape) > 0 and int(np.prod(shape[:-1], dtype=int)) == 1
     if op == "MvNormalRV" and transform is None and all(node.inputs[-1].type.broadcastable[:-2]) and (groups or single):
         return Law(node.inputs[-2], _root(node.inputs[-1]), True, "vector")
-    if op == "ZeroSumNormalRV" and type(transform).__name__ == "ZeroSumTransform":
-        sigma = node.inputs[-2]
-        return Law(pt.zeros(()), sigma, True)
+    if op == "ZeroSumNormalRV" and kind == "ZeroSumTransform":
+        return Law(pt.zeros(()), node.inputs[-2], True)
     if op == "ICARRV" and transform is None:
         W = node.inputs[-3]
         sigma = node.inputs[-2]

@@ -1,4 +1,4 @@
-"""The variables of a PyMC model that are a location and a scale given others, as its graph shows them."""
+"""The hierarchy of a PyMC model, read from its graph: which variables have a location and a scale made by others."""
 
 from __future__ import annotations
 
@@ -67,11 +67,6 @@ def read_hierarchy(
         The flat input, and a position ``x`` at which shapes and scales are looked at.
     choices
         ``"centred"`` or ``"noncentred"`` by name of random variable; the others follow the draws.
-
-    Raises
-    ------
-    ValueError
-        If a choice is made for a variable that the model does not have, or that cannot be non-centred.
     """
     shapes = {var: shape for var, (_, shape, _, _) in zip(vars, layout, strict=True)}
     children = _child_variables(model, shapes, choices)
@@ -136,7 +131,7 @@ def _is_sound(mu: np.ndarray, L: Any) -> bool:
 
 
 class Hierarchy:
-    """The children of a model, and their locations and scales as functions of the position.
+    """The variables of a model that can be non-centred (*children*), and their locations and scales at a position.
 
     ``x`` and ``p`` are kinds of positions: see :mod:`pmm_mcmc.coordinates.structure`.
 
@@ -174,7 +169,7 @@ class Hierarchy:
         }
         self.start = start.copy()
         for factor in self.factors.values():
-            self.start[factor.at] = factor.undone(start[None, factor.at])[0][0]
+            self.start[factor.at] = factor.from_x(start[None, factor.at])[0][0]
         values, _ = self.values({var: flat[indices] for var, indices in self.slices.items()})
         self._laws = [self.law_at(child, values) for child in children]
         self._terms = batched_function(flat, [term for law in self._laws for term in law.terms])

@@ -61,23 +61,10 @@ def spread_starts(
 ) -> np.ndarray | None:
     """Return random starts ``(chain, d)`` within ``width`` of ``centre``, or as :func:`box_widths` has it.
 
-    Parameters
-    ----------
-    centre : (d,)
-        The centre of the starts.
-    chains, superchains
-        Number of chains and of superchains; the chains of a superchain share a start.  ``None``: each has its own.
-    gradient_at
-        Function that returns gradients at positions ``(n, d)``, NaN where a value is not finite.
-    rng
-        Random numbers for the starts.
-    width
-        Half the side of the box that the first tries are drawn from.
-
-    Returns
-    -------
-    (chain, d) or None
-        None if no start with a finite gradient was found for a chain, and ``centre`` is none.
+    The chains of a superchain share a start; without ``superchains`` each has its own.  ``gradient_at`` returns
+    gradients at positions ``(n, d)``, NaN where a value is not finite; ``width`` is half the side of the box that the
+    first tries are drawn from.  Returns None if no start with a finite gradient was found for a chain, and ``centre``
+    is none.
     """
 
     def centre_is_finite() -> bool:
@@ -99,13 +86,7 @@ def spread_starts(
 
 
 def for_chains(initvals: Any, chains: int) -> list[Any]:
-    """Return the values of each start: one for all chains, or one per chain.
-
-    Raises
-    ------
-    ValueError
-        If a list of another length is passed.
-    """
+    """Return the values of each start: one for all chains, or one per chain."""
     if not isinstance(initvals, list | tuple):
         return [initvals]
     if len(initvals) != chains:
@@ -118,13 +99,7 @@ def for_chains(initvals: Any, chains: int) -> list[Any]:
 def checked_values(
     values: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], whose: str
 ) -> dict[str, np.ndarray]:
-    """Return values by name as arrays.
-
-    Raises
-    ------
-    ValueError
-        If a name is none of ``shapes``, or its value has another shape.
-    """
+    """Return values by name as arrays, after a check of their names and shapes."""
     arrays = {}
     for name, value in values.items():
         if name not in shapes:
@@ -169,15 +144,8 @@ def flat_position(point: Mapping[str, Any], vars: Any) -> np.ndarray:
 def model_starts(model: Any, vars: Any, initvals: Any, chains: int) -> tuple[np.ndarray, bool]:
     """Return initial points ``(chain, d)`` of a model, and whether they are the model's default.
 
-    Parameters
-    ----------
-    model, vars
-        The model, and its value variables in flat order.
-    initvals
-        As for ``pm.sample``: values by name, in the space of the random variables, or a list of them, one per chain;
-        checked by :func:`pmm_mcmc.model.checks.check_initvals`.
-    chains
-        Number of chains.
+    ``vars`` are the model's value variables in flat order.  ``initvals`` are those of ``pm.sample``, checked by
+    :func:`pmm_mcmc.model.checks.check_initvals`: values of random variables by name, or a list of them, one per chain.
     """
     points = [flat_position(_point_function(model, values)(0), vars) for values in for_chains(initvals, chains)]
     return np.stack(points)[np.arange(chains) % len(points)], initvals is None
@@ -188,19 +156,8 @@ def vector_starts(
 ) -> np.ndarray:
     """Return initial points ``(chain, d)`` of a log density that is no PyMC model.
 
-    Parameters
-    ----------
-    named
-        The map from values by name to the vector, if its variables have names.
-    initvals
-        An array ``(d,)`` or ``(chains, d)``; values by name, or a list of them, one per chain.
-    chains, d
-        Numbers of chains and of coordinates.
-
-    Raises
-    ------
-    ValueError
-        If they do not fit.
+    ``initvals`` are an array ``(d,)`` or ``(chains, d)``; values by name, or a list of them, one per chain.  ``named``
+    is the map from values by name to the vector, if its variables have names.
     """
     arrays = f"must be an array of shape ({d},) or ({chains}, {d}), in unconstrained coordinates"
     several = list(initvals) if isinstance(initvals, list | tuple) else [initvals]
@@ -236,12 +193,7 @@ def initial_draws(d: int, key: np.ndarray) -> np.ndarray:
 def prior_draws(model: Any, vars: Any, key: np.ndarray) -> np.ndarray:
     """Return draws ``(n, d)`` of a model's prior in unconstrained coordinates; where it is improper, of Stan's starts.
 
-    Parameters
-    ----------
-    model, vars
-        The model, and its value variables in flat order.
-    key : (2,)
-        Integers that the draws depend on.
+    They depend on ``key``, two integers; ``vars`` are the model's value variables in flat order.
     """
     d = flat_position(initial_point(model), vars).size
     seeds = np.random.default_rng(key).integers(2**30, size=_PRIOR_DRAWS)

@@ -32,12 +32,12 @@ class JaxDensity(LogDensity):
     Parameters
     ----------
     evaluate
-        Function of one position and of the arrays of ``values`` that returns log density and evaluation.
+        Function of one position and of the arrays of ``data`` that returns log density and evaluation.
     d
         Number of coordinates.
-    values
-        Function from the density's parameters, None for their initial values, to current data and parameters.
-    static
+    data
+        Function from the density's parameters, None for their initial values, to arrays: current data and parameters.
+    lengths
         Function that returns the lengths that are fixed when JAX traces ``evaluate``.
 
     Attributes
@@ -54,14 +54,14 @@ class JaxDensity(LogDensity):
         self,
         evaluate: Callable[..., tuple[Any, Any]],
         d: int,
-        values: Callable[[np.ndarray | None], list[np.ndarray]],
-        static: Callable[[], tuple[int, ...]] = tuple,
+        data: Callable[[np.ndarray | None], list[np.ndarray]],
+        lengths: Callable[[], tuple[int, ...]] = tuple,
         structure: Structure | None = None,
     ):
         super().__init__(d)
         self._evaluate = evaluate
-        self._values = values
-        self.static = static
+        self._data = data
+        self.lengths = lengths
         self.structure = structure or Structure.identity(d)
         self.width = self.structure.width
         self.engines: dict[Any, Any] = {}  # compiled engines, for later runs
@@ -95,11 +95,6 @@ class JaxDensity(LogDensity):
         """Return the density with its children non-centred by the ``choices``, or this one for None.
 
         The same choices return the same object, with its compiled functions.
-
-        Raises
-        ------
-        ValueError
-            If a choice names a child that does not exist.
         """
         if choices is None or not self._children:
             super().noncentred(choices)
@@ -111,10 +106,10 @@ class JaxDensity(LogDensity):
                 return self
             evaluate, structure = composed
 
-            def values(density_parameters: np.ndarray | None) -> list[np.ndarray]:
+            def data(density_parameters: np.ndarray | None) -> list[np.ndarray]:
                 return [structure.initial_noncentring() if density_parameters is None else density_parameters]
 
-            self._noncentred[key] = self._derived(JaxDensity(evaluate, self.d, values, structure=structure))
+            self._noncentred[key] = self._derived(JaxDensity(evaluate, self.d, data, structure=structure))
         return self._noncentred[key]
 
     def tempered(self) -> JaxDensity:
@@ -124,8 +119,8 @@ class JaxDensity(LogDensity):
             d = self.d
             empty = path_numbers(0.0, None, d)
 
-            def evaluate(x: Any, numbers: Any, *data: Any) -> tuple[Any, Any]:
-                lp, g = of_target(x, *data)
+            def evaluate(x: Any, numbers: Any, *target_data: Any) -> tuple[Any, Any]:
+                lp, g = of_target(x, *target_data)
                 logq, g0 = mixture_density(jnp, x, numbers[2:], d)
                 log_ratio = lp - logq
                 gl = g - g0
@@ -133,10 +128,10 @@ class JaxDensity(LogDensity):
                 evaluation = jnp.concatenate([g0 + beta * gl, g0, gl, jnp.stack([log_ratio, logq])])
                 return logq + beta * log_ratio, evaluation
 
-            def values(density_parameters: np.ndarray | None) -> list[np.ndarray]:
-                return [empty if density_parameters is None else density_parameters, *self._values(None)]
+            def data(density_parameters: np.ndarray | None) -> list[np.ndarray]:
+                return [empty if density_parameters is None else density_parameters, *self._data(None)]
 
-            self._path = self._derived(JaxDensity(evaluate, d, values, self.static))
+            self._path = self._derived(JaxDensity(evaluate, d, data, self.lengths))
             self._path.width = width_of(d)
         return self._path
 
@@ -153,59 +148,17 @@ class JaxDensity(LogDensity):
         At its first use that backend sets JAX to the precision of ``pytensor.config.floatX``, as for PyMC's own JAX
         samplers.
         """
-        import pytensor
-
-        flat, outputs = density.graph
-
-        def compiled(single: bool) -> Any:
-            # Compilation moves constants to the device, in the current precision.
-            with double_precision(), jax.enable_x64(not single), jax.ensure_compile_time_eval():
-                # Constants may be in double precision, where single was requested.
-                warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
-                return pytensor.function([flat], outputs, mode="JAX", trust_input=True, on_unused_input="ignore")
-
-        double = compiled(False)
-        held = double.get_shared()
-        # The traceable function of a compiled one has no public name.
-        functions = {False: double.vm.jit_fn.__wrapped__}
-        # Shared integers are lengths, which must be known when the function is traced; other data are passed.
-        lengths = [s.type.ndim == 0 and s.type.dtype.startswith(("int", "uint")) for s in held]
-        dtype = np.dtype(flat.dtype)
-
-        def static() -> tuple[int, ...]:
-            return tuple(int(s.get_value(borrow=True)) for s, fixed in zip(held, lengths, strict=True) if fixed)
-
-        def values(density_parameters: np.ndarray | None) -> list[np.ndarray]:
-            return [
-                np.asarray(
-                    s.get_value(borrow=True)
-                    if s is not density.density_parameters or density_parameters is None
-                    else density_parameters
-                )
-                for s, fixed in zip(held, lengths, strict=True)
-                if not fixed
-            ]
-
-        def evaluate(x: Any, *data: Any) -> tuple[Any, Any]:
-            single = not jax.config.values["jax_enable_x64"]
-            if single not in functions:
-                functions[single] = compiled(single).vm.jit_fn.__wrapped__
-            fixed_values = iter(static())
-            array_values = iter(data)
-            merged = [next(fixed_values) if fixed else next(array_values) for fixed in lengths]
-            lp, gradient = functions[single](x.astype(dtype) if dtype == np.float32 else x, *merged)
-            return lp, gradient
-
-        jax_density = cls(evaluate, density.d, values, static, density.structure)
+        graph = _GraphFunction(density)
+        jax_density = cls(graph, density.d, graph.data, graph.lengths, density.structure)
         jax_density.width = density.width
         return jax_density
 
     def shared(self, precision: str, density_parameters: np.ndarray | None = None) -> list[Any]:
         """Return the current data that the function takes beside the position, and its parameters."""
-        values = self._values(density_parameters)
+        arrays = self._data(density_parameters)
         if precision == "float64":
-            return values
-        return [a.astype(np.float32) if a.dtype == np.float64 else a for a in values]
+            return arrays
+        return [a.astype(np.float32) if a.dtype == np.float64 else a for a in arrays]
 
     def batch(self, x: Any, shared: Any, precision: str) -> tuple[Any, Any]:
         """Return log densities ``(n,)`` and evaluations ``(n, width)`` at positions ``(n, d)``; for JAX to trace."""
@@ -224,3 +177,52 @@ class JaxDensity(LogDensity):
                 single = jax.make_jaxpr(batched)(*shapes)
         lp, gradient = jaxpr_as_fun(single)(x.astype(jnp.float32), *shared)
         return lp, gradient
+
+
+class _GraphFunction:
+    """Log density and evaluation of a :class:`pmm_mcmc.model.pytensor_density.PyTensorDensity` as a JAX function."""
+
+    def __init__(self, density: Any):
+        self._density = density
+        self._dtype = np.dtype(density.flat.dtype)
+        double = self._compiled(single=False)
+        self._shared = double.get_shared()
+        # Shared integers are lengths, which must be known when the function is traced; other data are passed.
+        self._is_length = [s.type.ndim == 0 and s.type.dtype.startswith(("int", "uint")) for s in self._shared]
+        # The traceable function of a compiled one has no public name.
+        self._functions = {False: double.vm.jit_fn.__wrapped__}
+
+    def _compiled(self, single: bool) -> Any:
+        import pytensor
+
+        flat, outputs = self._density.graph
+        # Compilation moves constants to the device, in the current precision.
+        with double_precision(), jax.enable_x64(not single), jax.ensure_compile_time_eval():
+            # Constants may be in double precision, where single was requested.
+            warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
+            return pytensor.function([flat], outputs, mode="JAX", trust_input=True, on_unused_input="ignore")
+
+    def lengths(self) -> tuple[int, ...]:
+        """Return the lengths of the model's mutable dimensions."""
+        pairs = zip(self._shared, self._is_length, strict=True)
+        return tuple(int(shared.get_value(borrow=True)) for shared, is_length in pairs if is_length)
+
+    def data(self, density_parameters: np.ndarray | None) -> list[np.ndarray]:
+        """Return the model's current data and the density's parameters, None for their initial values."""
+        arrays = []
+        for shared, is_length in zip(self._shared, self._is_length, strict=True):
+            if not is_length:
+                is_parameters = shared is self._density.density_parameters and density_parameters is not None
+                arrays.append(np.asarray(density_parameters if is_parameters else shared.get_value(borrow=True)))
+        return arrays
+
+    def __call__(self, x: Any, *data: Any) -> tuple[Any, Any]:
+        """Return log density and evaluation at one position, for JAX to trace in its current precision."""
+        single = not jax.config.values["jax_enable_x64"]
+        if single not in self._functions:
+            self._functions[single] = self._compiled(single).vm.jit_fn.__wrapped__
+        lengths = iter(self.lengths())
+        arrays = iter(data)
+        inputs = [next(lengths) if is_length else next(arrays) for is_length in self._is_length]
+        lp, evaluation = self._functions[single](x.astype(self._dtype) if self._dtype == np.float32 else x, *inputs)
+        return lp, evaluation

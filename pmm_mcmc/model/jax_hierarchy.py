@@ -1,8 +1,8 @@
-"""The structure of a log density without a graph: children with their locations and scales as JAX functions.
+"""Non-centring of a log density that is a JAX function, from locations and scales that are functions too.
 
-The map is that of :mod:`pmm_mcmc.coordinates.elementwise`, learnt as for a PyMC model.  When a location or scale is
-evaluated, its own child and all later children are NaN: if it depends on one of them after all, the density is NaN
-rather than wrong.
+The map is that of :mod:`pmm_mcmc.coordinates.elementwise`, learnt as for a PyMC model.  When the location or scale of a
+*child*, a variable that may be non-centred, is evaluated, its own elements and all later children are NaN: if it
+depends on one of them after all, the density is NaN rather than wrong.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pmm_mcmc.coordinates import elementwise
 from pmm_mcmc.coordinates.child import parameter_slices
-from pmm_mcmc.coordinates.elementwise import placed
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.children import in_order, noncentred_children
 
@@ -26,13 +26,7 @@ Children = Mapping[str, tuple[slice, Callable[[Any], Any], Callable[[Any], Any]]
 
 
 def checked_children(children: Any, d: int) -> dict[str, tuple[slice, Any, Any]]:
-    """Return children, parents before their children, with locations and scales in the shape of the child.
-
-    Raises
-    ------
-    ValueError
-        For anything that :meth:`pmm_mcmc.LogDensity.from_jax` does not accept.
-    """
+    """Return children, parents before their children, with locations and scales in the shape of the child."""
     form = "must be a dict of name: (slice(start, stop), location, scale), the last two functions of the whole vector"
     if not isinstance(children, Mapping):
         raise ValueError(f"children={children!r}: {form}")
@@ -43,7 +37,6 @@ def checked_children(children: Any, d: int) -> dict[str, tuple[slice, Any, Any]]
         if not (isinstance(name, str) and isinstance(child, tuple) and len(child) == 3 and isinstance(child[0], slice)):
             raise ValueError(f"{what}={child!r}: {form}")
         coordinates = child[0]
-        functions = child[1:]
         ends = coordinates.start, coordinates.stop
         is_range = coordinates.step in (None, 1) and all(isinstance(end, int | np.integer) for end in ends)
         if not (is_range and 0 <= coordinates.start < coordinates.stop <= d):
@@ -52,12 +45,10 @@ def checked_children(children: Any, d: int) -> dict[str, tuple[slice, Any, Any]]
             if taken.setdefault(i, name) != name:
                 raise ValueError(f"{what}: coordinate {i} is of {taken[i]!r} too; each belongs to one child at most")
         size = coordinates.stop - coordinates.start
-        sized = [_sized(f, d, size, f"{what}: its {kind}") for f, kind in zip(functions, _KINDS, strict=True)]
-        checked[name] = slice(int(coordinates.start), int(coordinates.stop)), sized[0], sized[1]
+        location = _sized(child[1], d, size, f"{what}: its location")
+        scale = _sized(child[2], d, size, f"{what}: its scale")
+        checked[name] = slice(int(coordinates.start), int(coordinates.stop)), location, scale
     return _ordered(checked, d)
-
-
-_KINDS = ("location", "scale")
 
 
 def _sized(function: Any, d: int, size: int, what: str) -> Callable[[Any], Any]:
@@ -76,6 +67,7 @@ def _sized(function: Any, d: int, size: int, what: str) -> Callable[[Any], Any]:
 
 
 def _ordered(children: dict[str, tuple[slice, Any, Any]], d: int) -> dict[str, tuple[slice, Any, Any]]:
+    """Return the children, parents first, after a check of what their locations and scales depend on: NaN spreads."""
     with jax.enable_x64(True):
         points = [np.zeros(d), np.random.default_rng(0).normal(size=d)]
         needs = {}
@@ -108,13 +100,7 @@ def _ordered(children: dict[str, tuple[slice, Any, Any]], d: int) -> dict[str, t
 def compose_functions(
     fn: Callable[[Any], Any], d: int, children: dict[str, tuple[slice, Any, Any]], choices: Mapping[str, str]
 ) -> tuple[Callable[[Any, Any], tuple[Any, Any]], Structure] | None:
-    """Return log density and evaluation as a function of ``z`` and ``noncentring``, and the structure; or None.
-
-    Raises
-    ------
-    ValueError
-        If a choice names a child that does not exist.
-    """
+    """Return log density and evaluation as a function of ``z`` and ``noncentring``, and the structure; or None."""
     noncentred = noncentred_children(children, choices)
     if not noncentred:
         return None
@@ -130,7 +116,7 @@ def compose_functions(
         for child, indices, (location, scale) in zip(noncentred, slices, laws, strict=True):
             mu = location(x)
             L = scale(x)
-            element, B = placed(jnp, mu, L, *child.split(noncentring[indices]), z[child.at])
+            element, B = elementwise.to_x(jnp, mu, L, *child.split(noncentring[indices]), z[child.at])
             x = x.at[child.at].set(element)
             log_det += (jnp.log(jnp.abs(L)) - 0.5 * jnp.log(B)).sum()
         return x, log_det

@@ -1,4 +1,9 @@
-"""Mixtures of Gaussians from which a ladder of temperatures may start: draws, and the density as graph or function."""
+r"""Mixtures of Gaussians from which a ladder of temperatures may start: draws, and the density as graph or function.
+
+The density is :math:`\sum_k e^{f_k - |R_k^{-1} (x - o) - b_k|^2 / 2}` with any origin ``o``: of a component with weight
+:math:`w_k`, mean :math:`m_k` and covariance :math:`R_k R_k^T`, :math:`b_k = R_k^{-1} (m_k - o)` and
+:math:`f_k = \log w_k - \log|\det R_k| - \tfrac d2 \log 2\pi`.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +50,7 @@ class GaussianMixture(NamedTuple):
         return np.linalg.slogdet(self.root)[1]
 
     def numbers(self) -> np.ndarray:
-        """Return what :func:`mixture_density` takes: an origin, and rows of log factor, offset and inverse root."""
+        """Return what :func:`mixture_density` takes: ``o``, and a row of ``f``, ``b`` and the inverse root for each."""
         k, d = self.mean.shape
         weight = self.log_weight - np.logaddexp.reduce(self.log_weight)
         origin = np.exp(weight) @ self.mean

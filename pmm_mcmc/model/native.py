@@ -70,9 +70,9 @@ def native(x_pointer, gradient_pointer, table_pointer, d):
     ok, result = call((x, {names}))
     if not ok:
         return nan
-    found = result[-1]
+    vector = result[-1]
     for i in range({width}):  # a slice assignment would compile for seconds: its error message
-        gradient[i] = found[i]
+        gradient[i] = vector[i]
     return {value}
 """
 

@@ -1,4 +1,7 @@
-"""The log density of a PyMC model as a function of non-centred coordinates: the map is composed into its graph."""
+"""The log density of a PyMC model in non-centred coordinates: the change of variables is composed into its graph.
+
+The coordinates ``z``, ``p`` and ``x`` are those of :mod:`pmm_mcmc.coordinates.structure`.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import Split
 from pytensor.tensor.shape import Shape
 
+from pmm_mcmc.coordinates import elementwise
 from pmm_mcmc.coordinates.child import Child, parameter_slices
-from pmm_mcmc.coordinates.elementwise import placed
 from pmm_mcmc.coordinates.groups import noncentred_groups
 from pmm_mcmc.coordinates.signs import Signs
 from pmm_mcmc.coordinates.structure import Structure
@@ -28,7 +31,7 @@ from pmm_mcmc.model.families import Law
 from pmm_mcmc.model.hierarchy import read_hierarchy
 from pmm_mcmc.model.interpreted import python_function
 from pmm_mcmc.model.pytensor_density import Layout, PyTensorDensity
-from pmm_mcmc.model.signs import signed_scales
+from pmm_mcmc.model.signed_scales import signed_scales
 from pmm_mcmc.model.split_density import SplitDensity, concatenate
 
 __all__ = ["noncentred_density"]
@@ -42,19 +45,9 @@ def noncentred_density(
     start: np.ndarray,
     choices: Mapping[str, str],
 ) -> PyTensorDensity | None:
-    """Read what is to be non-centred, and compose the change of variables into the log density.
+    """Compose what is to be non-centred into a model's log density; None where nothing is.
 
-    Parameters
-    ----------
-    model, vars, layout, start, choices
-        See :func:`pmm_mcmc.model.hierarchy.read_hierarchy`.
-    density
-        The log density by blocks, one for each variable.
-
-    Returns
-    -------
-    PyTensorDensity or None
-        None where there is nothing to non-centre.
+    Arguments are those of :func:`pmm_mcmc.model.hierarchy.read_hierarchy`.
     """
     flat = density.flat()
     hierarchy = read_hierarchy(model, vars, layout, flat, start, choices)
@@ -74,31 +67,33 @@ def noncentred_density(
         np.zeros(n_parameters, dtype=flat.dtype), name="parameters of the non-centring", shape=n_parameters
     )
 
-    # From z to p, from p to the children's x, and from there to the model's log density.
     z = flat.type("z")
     p, of_signs = _without_signs(z, noncentring[n_of_children:], signs) if len(signs.signed) else (z, 0.0)
-    blocks = dict(zip(vars, density.cut(p), strict=True))
-    values, log_det = hierarchy.values(blocks)
+    p_blocks = dict(zip(vars, density.cut(p), strict=True))
+    values, log_det = hierarchy.values(p_blocks)
     for variable, child, indices in zip(hierarchy.children, children, parameter_slices(children), strict=True):
         a, h = child.split(noncentring[indices])
-        x, of_child = _placed(child, hierarchy.law_at(variable, values), a, h, blocks[variable.value])
+        x, of_child = _child_to_x(child, hierarchy.law_at(variable, values), a, h, p_blocks[variable.value])
         values[variable.value] = x.reshape(child.shape).astype(variable.value.dtype)
         log_det = log_det + of_child
     x_blocks = [values[var].ravel().astype(flat.dtype) for var in vars]
-    lp_x, gradients = density.at(x_blocks)
-    product = sum((g * block).sum() for block, g in zip(x_blocks, gradients, strict=True))
-    g = concatenate(pytensor.grad(product + log_det, list(blocks.values()), consider_constant=gradients))
+    lp_x, of_x = density.at(x_blocks)
+    # By blocks first: see pmm_mcmc.model.split_density.
+    gradient = concatenate(_pull_back(list(p_blocks.values()), x_blocks, log_det, of_x))
     if len(signs.signed):
-        g = pytensor.grad((g * p).sum() + of_signs, z, consider_constant=[g])
+        (gradient,) = _pull_back([z], [p], of_signs, [gradient])
     log_det = log_det + of_signs
-    evaluation = concatenate([g, *x_blocks, *gradients, log_det])
+    evaluation = concatenate([gradient, *x_blocks, *of_x, log_det])
     pull = _pull_function(z, concatenate(x_blocks), log_det, noncentring)
     structure = Structure(len(start), children, hierarchy.scales, pull, signs, list(hierarchy.factors.values()))
-    return PyTensorDensity(layout, z, lp_x + log_det, g, evaluation, structure.width, structure, noncentring)
+    return PyTensorDensity(layout, z, lp_x + log_det, gradient, evaluation, structure.width, structure, noncentring)
 
 
 def _without_signs(z: Any, log_c: Any, signs: Signs) -> tuple[Any, Any]:
-    """Return ``z`` with positive signs and the logarithms of signed scales, and the log determinant of these."""
+    """Return ``z`` with positive signs and the logarithms of signed scales, and the log determinant of these.
+
+    A scale is ``s = c sinh(v)``, so that ``d log(s) / dv = 1 / tanh(v)``.
+    """
     flips = signs.flips
     d = len(flips)
     sign = pt.concatenate([pt.where(z < 0.0, -1.0, 1.0), [1.0]]).astype(z.dtype)
@@ -113,16 +108,22 @@ def _without_signs(z: Any, log_c: Any, signs: Signs) -> tuple[Any, Any]:
     return pt.where(is_signed, logarithms, positive), log_det.astype(z.dtype)
 
 
-def _placed(child: Child, law: Law, a: Any, h: Any, z: Any) -> tuple[Any, Any]:
-    """Return the child's coordinates and the log determinant."""
+def _child_to_x(child: Child, law: Law, a: Any, h: Any, z: Any) -> tuple[Any, Any]:
+    """Return the child's elements and the log determinant."""
     mu = law.location
     L = law.scale
     if child.kind == "elementwise":
-        x, B = placed(pt, mu, L, a, h, z)
+        x, B = elementwise.to_x(pt, mu, L, a, h, z)
         return x, (pt.log(L) - 0.5 * pt.log(B)).sum()
     if child.kind == "walk":
         return noncentred_walk(law.rho, L**2, mu, a, h, z)
     return noncentred_groups(mu, L, a, h, z.reshape(mu.shape))
+
+
+def _pull_back(inputs: list[Any], outputs: list[Any], log_det: Any, gradients: list[Any]) -> list[Any]:
+    """Return gradients of a log density by the inputs of a map, with its determinant, from those by the outputs."""
+    product = sum((g * output).sum() for g, output in zip(gradients, outputs, strict=True))
+    return pytensor.grad(product + log_det, inputs, consider_constant=gradients)
 
 
 @node_rewriter([Shape])
@@ -132,7 +133,7 @@ def _static_shape(fgraph: Any, node: Any) -> Any:
 
 
 @node_rewriter([Split])
-def _slices(fgraph: Any, node: Any) -> Any:
+def _split_by_slices(fgraph: Any, node: Any) -> Any:
     vector, sizes = node.inputs
     if vector.ndim != 1 or any(a.owner is None and not isinstance(a, Constant) for a in ancestors([sizes])):
         return None
@@ -141,15 +142,14 @@ def _slices(fgraph: Any, node: Any) -> Any:
 
 
 # A shape or a split that a gradient asks for would be computed for each of many positions by itself.
-_VECTORISABLE = EquilibriumGraphRewriter([_static_shape, _slices], max_use_ratio=100)
+_VECTORISABLE = EquilibriumGraphRewriter([_static_shape, _split_by_slices], max_use_ratio=100)
 
 
 def _pull_function(z: Any, x: Any, log_det: Any, noncentring: Any) -> Any:
     """Return ``x`` and the gradient of the log density of ``z`` from that of ``x``, at many positions."""
     g = z.type("gradient")
-    slope = pytensor.grad((g * x).sum() + log_det, z, consider_constant=[g])
-    numbers = noncentring.type("noncentring")
-    outputs = graph_replace([x, slope], {noncentring: numbers}, strict=True)
+    parameters = noncentring.type("noncentring")
+    outputs = graph_replace([x, *_pull_back([z], [x], log_det, [g])], {noncentring: parameters}, strict=True)
     outputs = rewrite_graph(outputs, include=(), custom_rewrite=_VECTORISABLE, clone=True)
     many_z, many_g = (
         pt.matrix(name, dtype=z.dtype, shape=(None, *z.type.shape)) for name in ("positions", "gradients")
@@ -157,10 +157,10 @@ def _pull_function(z: Any, x: Any, log_det: Any, noncentring: Any) -> Any:
     batched = vectorize_graph(outputs, {z: many_z, g: many_g})
     compiled: list[Any] = []
 
-    def pull(positions: np.ndarray, gradient: np.ndarray, numbers_now: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def pull(positions: np.ndarray, gradient: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not compiled:
-            compiled.append(python_function([many_z, many_g, numbers], batched))
-        arrays = (np.ascontiguousarray(array, dtype=z.dtype) for array in (positions, gradient, numbers_now))
+            compiled.append(python_function([many_z, many_g, parameters], batched))
+        arrays = (np.ascontiguousarray(array, dtype=z.dtype) for array in (positions, gradient, values))
         with np.errstate(all="ignore"):
             results = compiled[0](*arrays)
         return tuple(np.asarray(array, dtype=float) for array in results)  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""NumPyro models as log densities: sites by name, plates as dims, and from the trace what may be non-centred."""
+"""NumPyro models as log densities: names, dims and what may be non-centred are read from a trace of the model."""
 
 from __future__ import annotations
 
@@ -129,13 +129,7 @@ class _Sites:
         return f"not finite at site {', '.join(bad)}{reason}" if bad else ""
 
     def start(self, values: Mapping[str, Any]) -> np.ndarray:
-        """Return the vector at values of latent sites on their own scale; others are where a vector of zeros is.
-
-        Raises
-        ------
-        ValueError
-            For a name that no latent site has, a value of another shape, or one outside the support.
-        """
+        """Return the vector at values of latent sites on their own scale; others are where a vector of zeros is."""
         shapes = {name: jnp.shape(self.trace[name]["value"]) for name in self.latent}
         arrays = checked_values(values, shapes, "the NumPyro model")
         with jax.enable_x64(True), _without_checks():
@@ -204,24 +198,26 @@ class _Sites:
         for name, (coordinates, shape, _) in self.latent.items():
             if _location_and_scale(self.trace[name]["fn"]) is None:
                 continue
-            child = coordinates, self._part(name, shape, 0), self._part(name, shape, 1)
+            child = coordinates, self._term(name, shape, 0), self._term(name, shape, 1)
             nowhere = jnp.full(self.d, jnp.nan)
             if all(bool(jnp.isfinite(function(nowhere)).all()) for function in child[1:]):
-                continue  # both are constants
+                continue  # both are constants: what depends on a position is NaN at NaN
             try:
                 children |= checked_children({name: child}, self.d)
             except ValueError as error:  # such as an element that depends on another one of its site
                 _log.debug("%s stays centred: %s", name, error)
         return children
 
-    def _part(self, name: str, shape: tuple[int, ...], index: int) -> Callable[[Any], Any]:
-        def part(x: Any) -> Any:
+    def _term(self, name: str, shape: tuple[int, ...], index: int) -> Callable[[Any], Any]:
+        """Return the location (0) or scale (1) of a site as a function of the position."""
+
+        def term(x: Any) -> Any:
             with _without_checks():
                 law = _location_and_scale(self.at(x)[name]["fn"])
             assert law is not None
             return jnp.broadcast_to(law[index], shape).ravel()
 
-        return part
+        return term
 
 
 def _copied(argument: Any) -> Any:

@@ -46,7 +46,7 @@ class _Vectorised:
         If an operation would be a Python loop over draws, or over draws and more.
     """
 
-    pads = True
+    pads = True  # needs blocks of one size: see pmm_mcmc.model.result_tree.in_blocks
 
     def __init__(self, flat: Any, outputs: list[Any]):
         self._function = batched_function(flat, outputs)
@@ -143,14 +143,8 @@ class _Jax:
 class CompiledOutputs:
     """Outputs of a graph, by name, compiled for one draw and for many.
 
-    Parameters
-    ----------
-    flat, outputs
-        The input, a flat position, and the outputs of one draw.
-    backend
-        ``"jax"``, or ``"numba"`` for evaluation without JAX.
-    start
-        A position for trial evaluations.
+    ``flat`` is the input of the graphs, a position; ``backend`` is ``"jax"``, or ``"numba"`` for evaluation without
+    JAX; ``start`` is a position for trial evaluations.
     """
 
     def __init__(self, flat: Any, outputs: Mapping[str, Any], backend: str, start: np.ndarray):

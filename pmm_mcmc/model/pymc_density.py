@@ -36,13 +36,7 @@ __all__ = [
 
 
 def choose_vars(vars: Any, model: pm.Model) -> list[Any]:
-    """Return the value variables to sample, from random or value variables, or ``None`` for all continuous ones.
-
-    Raises
-    ------
-    ValueError
-        If a variable belongs to another model or is discrete, or if there is nothing to sample.
-    """
+    """Return the value variables to sample, from random or value variables, or ``None`` for all continuous ones."""
     check_free(model)
     if vars is None:
         chosen = list(model.continuous_value_vars)
@@ -119,13 +113,7 @@ def _check_inputs(logp: Any) -> None:
 
 
 def differentiated(vars: Sequence[Any], layout: Layout, logp: Any, replacements: Mapping[Any, Any]) -> SplitDensity:
-    """Return a log density of a model with its gradient, as graphs; other variables are replaced.
-
-    Raises
-    ------
-    ValueError
-        If it has no gradient, is random, or depends on data that are no arrays.
-    """
+    """Return a log density of a model with its gradient, as graphs; other variables are replaced."""
     logp = rewrite_pregrad(logp)
     _check_inputs(logp)
     try:

@@ -46,18 +46,8 @@ def model_data(model: pm.Model) -> dict[str, dict[str, Any]]:
 def outputs_of(model: pm.Model, what: str) -> dict[str, Any]:
     """Return the variables of a result by name, as graphs of the model's value variables.
 
-    Parameters
-    ----------
-    model
-        Any model without free discrete variables.
-    what
-        ``"posterior"``: free variables on their own scale, then deterministics; ``"log_likelihood"``: pointwise terms
-        by observed variable.
-
-    Raises
-    ------
-    ValueError
-        If one of them is random.
+    ``what`` is ``"posterior"``: free variables on their own scale, then deterministics; or ``"log_likelihood"``:
+    pointwise terms by observed variable.
     """
     if what == "posterior":
         named = {var.name: var for var in model.unobserved_value_vars}
@@ -77,19 +67,8 @@ def outputs_of(model: pm.Model, what: str) -> dict[str, Any]:
 def many_draws(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], what: str, backend: str) -> ManyDraws:
     """Compile the outputs of a model for many draws; the compiled functions are cached with the model.
 
-    Parameters
-    ----------
-    model, vars, point
-        The model, its value variables in flat order, and an initial point, which gives the shapes.
-    what
-        As for :func:`outputs_of`.
-    backend
-        ``"jax"``, or ``"numba"`` for evaluation without JAX.
-
-    Raises
-    ------
-    ValueError
-        If an output is random.
+    ``vars`` are its value variables in flat order, and an initial point gives their shapes; ``what`` is that of
+    :func:`outputs_of`, and ``backend`` is ``"jax"``, or ``"numba"`` for evaluation without JAX.
     """
     point = {name: np.asarray(value) for name, value in point.items()}
     key = what, backend, state_of(model, vars), flat_layout(vars, point), model.check_bounds

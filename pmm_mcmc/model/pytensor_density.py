@@ -55,9 +55,7 @@ class PyTensorDensity:
     others: Mapping[str, SharedVariable] = field(default_factory=dict)
     jax: Any = None
     tape: Any = None
-    _shared: dict[str, list[SharedVariable]] = field(default_factory=dict)
-    _held: dict[str, list[tuple[Any, Any]]] = field(default_factory=dict)
-    _native: dict[str, Any] = field(default_factory=dict)
+    _functions: dict[str, _Function] = field(default_factory=dict)
 
     @property
     def d(self) -> int:
@@ -72,39 +70,46 @@ class PyTensorDensity:
     @property
     def compiled(self) -> bool:
         """Whether the C function ``"joint"`` is there already."""
-        return "joint" in self._native
+        return "joint" in self._functions
 
     def function(self, output: str) -> Any:
         """Return the C function ``"joint"`` or ``"gradient"``, compiled at the first call."""
-        if output not in self._native:
+        if output not in self._functions:
             has_value = output == "joint"
             graphs = [self.logp, self.evaluation] if has_value else [self.gradient]
             compiled = compile([self.flat], graphs, mode=numba_mode(), trust_input=True, on_unused_input="ignore")
-            self._shared[output] = compiled.get_shared()
             width = self.width if has_value else self.d
-            self._native[output] = native_function(compiled, self.flat.dtype, self._values(output), has_value, width)
-            # The machine code behind the pointer lives as long as this function.
-            self._native[output].owner = compiled
-        return self._native[output]
-
-    def _values(self, output: str) -> list[np.ndarray]:
-        """Return shared data as C-contiguous arrays; a copy is kept as long as the data are the same object."""
-        values = [shared.get_value(borrow=True) for shared in self._shared[output]]
-        held = self._held.get(output, [(None, None)] * len(values))
-        arrays = [
-            old if value is source else np.asarray(value, order="C")
-            for value, (source, old) in zip(values, held, strict=True)
-        ]
-        self._held[output] = list(zip(values, arrays, strict=True))
-        return arrays
+            self._functions[output] = _Function(compiled, self.flat.dtype, has_value, width)
+        return self._functions[output].native
 
     def table(self, output: str, density_parameters: np.ndarray | None = None) -> np.ndarray:
         """Return addresses and shapes of the current shared data and parameters: arrays that live as long as it."""
-        values = self._values(output)
+        arrays = self._functions[output].arrays()
         if self.density_parameters is not None and density_parameters is not None:
             numbers = np.ascontiguousarray(density_parameters, dtype=self.density_parameters.type.dtype)
-            values = [
-                numbers if shared is self.density_parameters else value
-                for shared, value in zip(self._shared[output], values, strict=True)
+            arrays = [
+                numbers if shared is self.density_parameters else array
+                for shared, array in zip(self._functions[output].shared, arrays, strict=True)
             ]
-        return address_table(values)
+        return address_table(arrays)
+
+
+class _Function:
+    """A compiled PyTensor function as a C function, ``native``, with the shared data that it reads."""
+
+    def __init__(self, compiled: Any, dtype: Any, has_value: bool, width: int):
+        self.shared: list[SharedVariable] = compiled.get_shared()
+        self._values: list[Any] = [None] * len(self.shared)
+        self._arrays: list[Any] = [None] * len(self.shared)
+        self.native = native_function(compiled, dtype, self.arrays(), has_value, width)
+        # The machine code behind the pointer lives as long as this function.
+        self.native.owner = compiled
+
+    def arrays(self) -> list[np.ndarray]:
+        """Return shared data as C-contiguous arrays; a copy is kept as long as the data are the same object."""
+        for i, shared in enumerate(self.shared):
+            value = shared.get_value(borrow=True)
+            if value is not self._values[i]:
+                self._arrays[i] = np.asarray(value, order="C")
+                self._values[i] = value
+        return list(self._arrays)

@@ -15,9 +15,8 @@ __all__ = ["ResultTree", "flat_names", "in_blocks"]
 
 # ArviZ would look the version up in the files of the installation, for each group anew.
 _LIBRARY = {"inference_library": "pmm_mcmc", "inference_library_version": __version__}
-# In PyMC's order.  The first four have the attributes of the run.
+# In PyMC's order.  These have the attributes of the run.
 _RUN = ("warmup_posterior", "posterior", "warmup_sample_stats", "sample_stats")
-_DERIVED = ("log_likelihood",)
 _SAMPLE_DIMS = ["chain", "draw"]
 # Statistics kept in the precision of the engine: they are most of the stored bytes.
 _AS_GIVEN = ("gradient", "unconstrained", "noncentred")
@@ -129,9 +128,8 @@ class ResultTree:
                 made[group] = _dataset(arrays, coords, {} if statistics else dims, attrs)
         for group, arrays in self._data().items():
             made[group] = _dataset(arrays, coords, dims, created, sample_dims=[])
-        for group in _DERIVED:
-            if group in groups:
-                made[group] = _dataset(groups[group], coords, dims, created, skip_event_dims=True)
+        if "log_likelihood" in groups:
+            made["log_likelihood"] = _dataset(groups["log_likelihood"], coords, dims, created, skip_event_dims=True)
         return xr.DataTree.from_dict(made | dict(others or {}))
 
 

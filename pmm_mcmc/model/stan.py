@@ -31,15 +31,7 @@ _NEEDED = (
 
 
 def stan_program(program: Any, data: Any) -> tuple[Any, str]:
-    """Return the model of a Stan program with its data, as of BridgeStan, and the program.
-
-    Raises
-    ------
-    ValueError
-        If the file does not exist, or Stan refuses the program or the data.
-    ImportError
-        If stanli or bridgestan is not installed.
-    """
+    """Return the model of a Stan program with its data, as of BridgeStan, and the program."""
     try:
         import stanli
     except ImportError as error:
@@ -98,13 +90,7 @@ def _values(model: Any) -> dict[str, Any] | None:
 
 
 def stan_children(model: Any, children: Any, code: str) -> dict[str, PointerChild]:
-    """Return the parameters that may be non-centred: those of ``children`` or, for None, of the program's statements.
-
-    Raises
-    ------
-    ValueError
-        If one is named that cannot be.
-    """
+    """Return the parameters that may be non-centred: of ``children`` or, for None, of the program's statements."""
     if children is None and not code:
         return {}
     places = _variables(model.param_unc_names())
@@ -115,13 +101,7 @@ def stan_children(model: Any, children: Any, code: str) -> dict[str, PointerChil
 
 
 def stan_function(model: Any) -> tuple[CFunction, int, bool]:
-    """Return the C function of a model, its number of coordinates, and whether threads may share it.
-
-    Raises
-    ------
-    ValueError
-        If the object has not the attributes of a ``bridgestan.StanModel``, or the model no parameters.
-    """
+    """Return the C function of a model, its number of coordinates, and whether threads may share it."""
     missing = [name for name in _NEEDED if not hasattr(model, name)]
     if missing or not hasattr(model.stanlib, "bs_log_density_gradient"):
         raise ValueError(

@@ -15,21 +15,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.model.c_hierarchy import BOUNDED, IDENTITY, LOWER, UPPER, LocationOrScale, PointerChild
+from pmm_mcmc.model.c_hierarchy import BOUNDED, IDENTITY, LOWER, UPPER, LocationOrScale, PointerChild, parent_value
 from pmm_mcmc.model.children import in_order
 
 __all__ = ["named_children", "read_children"]
 
 _log = logging.getLogger("pmm_mcmc")
 
-# Families whose value is location + scale * noise, and which arguments these are.
+# Families whose value is location + scale * noise, with the places of the two among the arguments.
 _FAMILIES = {
     "normal": (0, 1), "cauchy": (0, 1), "double_exponential": (0, 1), "logistic": (0, 1), "student_t": (1, 2),
 }  # fmt: skip
 _FAMILY = "|".join(_FAMILIES)
 _NAME = r"(?:to_vector\(\s*)?([A-Za-z]\w*)\s*((?:\[[^\]]*\])?)\s*\)?"
+# theta ~ normal(     to_vector(theta[2]) ~ normal(
 _SAMPLED = re.compile(rf"(?<![\w\]]){_NAME}\s*~\s*({_FAMILY})\s*\(")
+# normal_lpdf(theta |
 _ADDED = re.compile(rf"({_FAMILY})_lu?pdf\s*\(\s*{_NAME}\s*\|")
+# sd = 1 / sqrt(precision);
 _DEFINED = re.compile(r"(?<![\w\]])([A-Za-z]\w*)\s*=(?!=)([^;]*);")
 
 
@@ -38,15 +41,18 @@ class _Unreadable(Exception):
 
 
 class _Term(NamedTuple):
-    """``constant + factor * value ** power`` of a parent, each of them an array or a number."""
+    """An expression of at most one parameter, ``constant + factor * value ** power``: see :class:`LocationOrScale`.
+
+    Each field but ``names`` is a number, or an array of the shape of the expression.
+    """
 
     constant: Any
     factor: Any = 0.0
     power: Any = 1.0
-    coordinate: Any = -1
     kind: Any = IDENTITY
     low: Any = 0.0
     width: Any = 0.0
+    coordinate: Any = -1
     names: tuple[str, ...] = ()
 
     @property
@@ -75,11 +81,9 @@ class _Term(NamedTuple):
         return self._replace(**{name: getattr(self, name)[index] for name in arrays})
 
     def parent(self, shape: tuple[int, ...], order: np.ndarray) -> LocationOrScale:
-        """Return the parent of each element of a child, in the order of its coordinates."""
-        fields = [np.broadcast_to(field, shape).ravel()[order].astype(float) for field in self[:-1]]
-        constant, factor, power, coordinate, kind, low, width = fields
-        coefficients = np.stack([constant, factor, power, kind, low, width], axis=1)
-        return LocationOrScale(coordinate.astype(np.int64), np.ascontiguousarray(coefficients), self.names)
+        """Return the expression as that of each element of a child, in the order of its coordinates."""
+        *coefficients, coordinate = (np.broadcast_to(field, shape).ravel()[order].astype(float) for field in self[:-1])
+        return LocationOrScale(coordinate.astype(np.int64), np.stack(coefficients, axis=1), self.names)
 
 
 class _Reader:
@@ -149,7 +153,7 @@ class _Reader:
         shape, columns = self.places[name]
         kinds = np.array([self._kinds[column] for column in columns]).reshape(*shape, 3)
         kind, low, width = np.moveaxis(kinds, -1, 0)
-        return _Term(0.0, 1.0, 1.0, columns.reshape(shape), kind, low, width, (name,))
+        return _Term(0.0, 1.0, 1.0, kind, low, width, columns.reshape(shape), (name,))
 
     @staticmethod
     def _combined(left: _Term, op: ast.operator, right: _Term) -> _Term:
@@ -209,46 +213,37 @@ def _is_numeric(value: Any) -> bool:
 
 
 def _kinds_of(model: Any) -> list[tuple[int, float, float] | None]:
-    """Return kind and bounds of each coordinate, from values at four points; None for any other map."""
-    labels = model.param_names()
-    free = model.param_unc_names()
-    column = {label: i for i, label in enumerate(labels)}
+    """Return kind, lower bound and width of each coordinate, from values at four points; None for any other map."""
+    labels = model.param_unc_names()
+    column = {label: i for i, label in enumerate(model.param_names())}
     ts = 0.0, 1.0, -1.0, 2.0
     try:
-        points = [np.asarray(model.param_constrain(np.full(len(free), t)), dtype=float) for t in ts]
+        points = [np.asarray(model.param_constrain(np.full(len(labels), t)), dtype=float) for t in ts]
     except RuntimeError:  # where Stan has no value at one of them
-        return [None] * len(free)
-    e = np.e
-    half = 1.0 / (1.0 + np.exp(-1.0)) - 0.5
-    kinds: list[tuple[int, float, float] | None] = []
-    for label in free:
-        if label not in column:
-            kinds.append(None)
-            continue
-        zero, one, minus, two = (values[column[label]] for values in points)
-        width = (one - zero) / half
-        low = zero - 0.5 * width
-        guesses: dict[tuple[int, float, float], tuple[float, float, float]] = {
-            (IDENTITY, 0.0, 0.0): (1.0, -1.0, 2.0),
-            (LOWER, zero - 1.0, 0.0): (zero - 1.0 + e, zero - 1.0 + 1.0 / e, zero - 1.0 + e * e),
-            (UPPER, 0.0, zero + 1.0): (zero + 1.0 - e, zero + 1.0 - 1.0 / e, zero + 1.0 - e * e),
-            (BOUNDED, low, width): (one, low + width * (0.5 - half), low + width / (1.0 + np.exp(-2.0))),
-        }
-        fits = [kind for kind, values in guesses.items() if np.allclose((one, minus, two), values, rtol=1e-9)]
-        kinds.append(fits[0] if fits and (fits[0][0] != IDENTITY or zero == 0.0) else None)
-    return kinds
+        return [None] * len(labels)
+    return [_kind(ts, [values[column[label]] for values in points]) if label in column else None for label in labels]
+
+
+def _kind(ts: tuple[float, ...], values: list[float]) -> tuple[int, float, float] | None:
+    """Return kind, lower bound and width of a coordinate with these values at 0, 1 and other points."""
+    zero = values[0]
+    width = (values[1] - zero) / (1.0 / (1.0 + np.exp(-1.0)) - 0.5)
+    candidates = [
+        (IDENTITY, 0.0, 0.0),
+        (LOWER, zero - 1.0, 0.0),
+        (UPPER, 0.0, zero + 1.0),
+        (BOUNDED, zero - 0.5 * width, width),
+    ]
+    for candidate in candidates:
+        if np.allclose([parent_value.py_func(*candidate, t)[0] for t in ts], values, rtol=1e-9):
+            return candidate
+    return None
 
 
 def named_children(
     model: Any, places: Mapping[str, Any], data: Mapping[str, Any], children: Any
 ) -> dict[str, PointerChild]:
-    """Return the children that a user names, in an order in which each comes after those it depends on.
-
-    Raises
-    ------
-    ValueError
-        If a name is no free parameter, or a location or scale is not understood.
-    """
+    """Return the children that a user names, in an order in which each comes after those it depends on."""
     form = 'must be a dict such as {"theta": ("mu", "tau")}: location and scale, as the Stan program writes them'
     if not isinstance(children, Mapping):
         raise ValueError(f"children={children!r}: {form}")

@@ -5,8 +5,8 @@ The density at temperature :math:`\beta` is :math:`q\,e^{\beta l}`, ``l`` the lo
 an array of ``3 d + 2`` numbers: the gradient of the density at that temperature, those of ``log q`` and of ``l``, and
 ``l`` and ``log q`` themselves.  A state changes its temperature by these, without another gradient.
 
-The numbers of the path, beta, whether the reference is the mixture, and those of the mixture, are the
-parameters of this density.
+The parameters of this density are ``numbers``: beta, whether the reference is the mixture, and those of the mixture
+(:mod:`pmm_mcmc.model.mixture`).
 """
 
 from __future__ import annotations

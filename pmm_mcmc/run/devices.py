@@ -87,7 +87,7 @@ def jax_engine(arguments: MethodArguments, density: Any, device: str, precision:
             f"device={device!r}: JAX finds none here ({error}); use device='auto', or go on with a stored run on the "
             "kind of device that it began on"
         ) from error
-    key = arguments.kernel, chains, precision, tuple(devices), density.static()
+    key = arguments.kernel, chains, precision, tuple(devices), density.lengths()
     if key not in density.engines:
         density.engines[key] = JaxEngine(arguments.kernel, density, chains, precision, devices)
     return density.engines[key]

@@ -10,7 +10,7 @@ from pytensor.graph.replace import vectorize_graph
 from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
 
 from pmm_mcmc.coordinates.walk import WalkMap, noncentred_walk
-from pmm_mcmc.coordinates.walk_loops import undo_rows
+from pmm_mcmc.coordinates.walk_loops import rows_to_z
 
 NAMES = ("rho", "v", "mu", "a", "h", "z")
 MODES = ("FAST_COMPILE", "NUMBA", "JAX")
@@ -97,13 +97,13 @@ def test_gradients_agree_with_differences_and_the_determinant_with_the_jacobian(
 def test_undoing_returns_z_and_the_determinant(p, n):
     *prior, z = inputs(p, n)
     x, log_det = dense(np, *prior, z)
-    found = undo_rows(*prior, x)
+    found = rows_to_z(*prior, x)
     np.testing.assert_allclose(found[0], z, atol=1e-10)
     np.testing.assert_allclose(found[1], log_det, atol=1e-10)
-    rows = undo_rows(*prior, np.stack([x, dense(np, *prior, -z)[0]]))
+    rows = rows_to_z(*prior, np.stack([x, dense(np, *prior, -z)[0]]))
     np.testing.assert_allclose(rows[0], np.stack([z, -z]), atol=1e-10)
     np.testing.assert_allclose(rows[1], [log_det, log_det], atol=1e-10)
-    assert undo_rows(*prior, np.zeros((0, n)))[0].shape == (0, n)
+    assert rows_to_z(*prior, np.zeros((0, n)))[0].shape == (0, n)
 
 
 @pytest.mark.parametrize("p", [1, 2, 3])
@@ -269,7 +269,7 @@ def test_bad_shapes_and_types_are_refused():
         with pytest.raises(ValueError, match=rf"one length.*'{NAMES[which].replace('z', 'z or x')}': 2"):
             noncentred_walk(*bad)
         with pytest.raises(ValueError, match="inconsistent size"):
-            undo_rows(*bad)
+            rows_to_z(*bad)
     with pytest.raises(ValueError, match="at least one element"):
         noncentred_walk(np.ones(0), *good[1:])
     with pytest.raises(ValueError, match="v has 0 dimensions"):

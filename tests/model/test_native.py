@@ -157,8 +157,9 @@ def test_parameters_of_single_precision_live_as_long_as_the_table():
         density.function("joint")
         every = [np.full(density.structure.n_parameters, i, dtype=float) for i in range(20)]
         tables = [density.table("joint", noncentring) for noncentring in every]
-    at = next(i for i, shared in enumerate(density._shared["joint"]) if shared is density.density_parameters)
-    entry = sum(1 + shared.get_value(borrow=True).ndim for shared in density._shared["joint"][:at])
+    shared = density._functions["joint"].shared
+    at = next(i for i, variable in enumerate(shared) if variable is density.density_parameters)
+    entry = sum(1 + variable.get_value(borrow=True).ndim for variable in shared[:at])
     for noncentring, table in zip(every, tables, strict=True):
         held = ctypes.string_at(int(table[entry]), 4 * len(noncentring))
         assert held == noncentring.astype(np.float32).tobytes()

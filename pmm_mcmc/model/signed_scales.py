@@ -1,7 +1,7 @@
-"""The scales of a model that may be sampled with a sign, and the coordinates that change sign with them.
+"""Which scales of a model are sampled with a sign, and which coordinates change sign with them.
 
 A scale may have a sign where the log density of ``z`` is then a smooth function across 0.  Values at a few positions
-decide, whatever graph computes them:
+decide, whatever graph computes them.  Of a scale of children:
 
 - Its prior is of a family in :data:`pmm_mcmc.model.families.SIGNED`.
 - Every child whose scale vanishes with it has symmetric noise, and a scale that is proportional to it near 0.
@@ -22,7 +22,7 @@ Two kinds of scales keep their logarithms, by the measurements of ``benchmarks/h
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -81,29 +81,44 @@ def _candidates(hierarchy: Hierarchy) -> list[np.ndarray]:
 # -- scales of children ------------------------------------------------------------------------------------------------
 
 
+class _Group(NamedTuple):
+    """Scales of one variable that may have a sign.
+
+    Attributes
+    ----------
+    signed
+        Coordinates of their logarithms.
+    owners
+        For each child and each of its scales (of groups and vectors: each row of the root of the covariance), the
+        coordinate of the logarithm that it is proportional to, near 0, or -1.
+    """
+
+    signed: np.ndarray
+    owners: list[np.ndarray]
+
+    @property
+    def scaled(self) -> np.ndarray:
+        """Whether each scale of all children is proportional to one of these."""
+        return np.concatenate(self.owners) >= 0
+
+
 def _of_children(hierarchy: Hierarchy, log_density: Callable[[], Any]) -> tuple[np.ndarray, np.ndarray]:
     """Return the signed scales of children ``(k,)``, and the two whose signs each coordinate has ``(d, 2)``, or -1."""
-    groups = [(group, owners) for group in _candidates(hierarchy) if (owners := _owners(group, hierarchy))]
+    groups = [_Group(signed, owners) for signed in _candidates(hierarchy) if (owners := _owners(signed, hierarchy))]
+    count = np.sum([group.scaled for group in groups], axis=0)
     # Where an element has two scales, it has a product.
-    count = np.sum([np.concatenate(owners) >= 0 for _, owners in groups], axis=0)
-    groups = [
-        (group, owners)
-        for group, owners in groups
-        if (np.concatenate(owners) >= 0).any() and not (count[np.concatenate(owners) >= 0] > 1).any()
-    ]
-    flips = np.full((len(hierarchy.start), 2), -1)
+    groups = [group for group in groups if group.scaled.any() and not (count[group.scaled] > 1).any()]
     while groups:
-        owners = [np.max(each, axis=0) for each in zip(*(owners for _, owners in groups), strict=True)]
-        signed = np.concatenate([group for group, _ in groups])
-        flips[:] = -1
-        flips[signed, 0] = signed
-        bad = _flip_correlations(hierarchy, owners, signed, flips, log_density)
-        if not bad:
+        owners = [np.max(of_child, axis=0) for of_child in zip(*(group.owners for group in groups), strict=True)]
+        signed = np.concatenate([group.signed for group in groups])
+        flips = _flips_of_correlations(hierarchy, owners, signed)
+        refused = _refused(hierarchy, owners, signed, flips, log_density)
+        if not refused:
             for child, owner in zip(hierarchy.children, owners, strict=True):
                 indices = hierarchy.indices(child.value)
                 flips[indices, 0] = np.resize(owner, len(indices))
             return np.sort(signed), flips
-        groups = [(group, owners) for group, owners in groups if not bad & set(group.tolist())]
+        groups = [group for group in groups if not refused & set(group.signed.tolist())]
     return np.zeros(0, dtype=int), np.full((len(hierarchy.start), 2), -1)
 
 
@@ -112,16 +127,12 @@ def _root(L: Any) -> np.ndarray:
     return np.sqrt(L[0]) if isinstance(L, tuple) else L
 
 
-def _owners(group: np.ndarray, hierarchy: Hierarchy) -> list[np.ndarray]:
-    """Return for each child the coordinate in a group that each of its scales is proportional to, near 0, or -1.
-
-    Of groups and vectors there is a scale for each row of the root of the covariance.  Nothing is returned where a
-    scale vanishes otherwise, or the sign would matter.
-    """
-    shift = np.random.default_rng(0).uniform(0.2, 1.0, size=(2, len(group)))
+def _owners(signed: np.ndarray, hierarchy: Hierarchy) -> list[np.ndarray]:
+    """Return :attr:`_Group.owners`; nothing where a scale vanishes in another way, or the sign would matter."""
+    shift = np.random.default_rng(0).uniform(0.2, 1.0, size=(2, len(signed)))
     p = np.repeat(hierarchy.start[None, :], 3, axis=0)
-    p[:, group] = _NECK
-    p[1:, group] += shift
+    p[:, signed] = _NECK
+    p[1:, signed] += shift
     owners = []
     with np.errstate(all="ignore"):
         for child, (mu, L) in zip(hierarchy.children, hierarchy.scales(p), strict=True):
@@ -133,46 +144,65 @@ def _owners(group: np.ndarray, hierarchy: Hierarchy) -> list[np.ndarray]:
             if root.ndim == 3:
                 if not np.allclose(root[1:], np.exp(change)[:, :, None] * root[0], rtol=1e-6, atol=0.0):
                     return []
-            still = (np.abs(change) < 1e-6).all(axis=0)
-            follows = (np.abs(change[:, :, None] - shift[:, None, :]) < 1e-4).all(axis=0)
-            if not child.law.symmetric or (len(still) > MOST_GROUPED and child.law.kind == "vector"):
-                follows[:] = False
-            if not (still | follows.any(axis=1)).all():
+            constant = (np.abs(change) < 1e-6).all(axis=0)
+            proportional = (np.abs(change[:, :, None] - shift[:, None, :]) < 1e-4).all(axis=0)
+            if not child.law.symmetric or (len(constant) > MOST_GROUPED and child.law.kind == "vector"):
+                proportional[:] = False
+            if not (constant | proportional.any(axis=1)).all():
                 return []
-            owners.append(np.where(still, -1, group[follows.argmax(axis=1)]))
+            owners.append(np.where(constant, -1, signed[proportional.argmax(axis=1)]))
     return owners
 
 
-def _flip_correlations(
+def _possible_correlations(
+    hierarchy: Hierarchy, owners: list[np.ndarray], signed: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return coordinates that may be correlations of rows with different scales, and a position where none is 0."""
+    mixed = [
+        child.parents
+        for child, owner in zip(hierarchy.children, owners, strict=True)
+        if child.law.kind == "vector" and len(set(owner.tolist())) > 1
+    ]
+    indices = {i for var in set().union(*mixed) for i in hierarchy.indices(var).tolist()}
+    coordinates = np.array(sorted(indices - set(signed.tolist())), dtype=int)
+    start = hierarchy.start.copy()
+    start[coordinates] += np.random.default_rng(2).uniform(0.2, 1.0, len(coordinates))
+    return coordinates, start
+
+
+def _flips_of_correlations(hierarchy: Hierarchy, owners: list[np.ndarray], signed: np.ndarray) -> np.ndarray:
+    """Return the two scales whose signs each signed scale and each correlation has ``(d, 2)``, or -1.
+
+    A correlation is a coordinate that changes the sign of one element of a root, and nothing else, with its own.
+    """
+    coordinates, start = _possible_correlations(hierarchy, owners, signed)
+    d = len(start)
+    flips = np.full((d, 2), -1)
+    flips[signed, 0] = signed
+    one_turned = np.where(coordinates[:, None] == np.arange(d), -start, start)
+    for (_, L), owner in zip(hierarchy.scales(np.concatenate([start[None], one_turned])), owners, strict=True):
+        root = _root(L)
+        if root.ndim < 3:
+            continue
+        opposite, same = (np.isclose(root[1:], sign * root[0], rtol=1e-8, atol=0.0) for sign in (-1.0, 1.0))
+        for k in np.flatnonzero((opposite | same).all(axis=(1, 2)) & ((~same).sum(axis=(1, 2)) == 1)):
+            i, j = np.argwhere(~same[k])[0]
+            if owner[i] != owner[j]:
+                flips[coordinates[k]] = owner[i], owner[j]
+    return flips
+
+
+def _refused(
     hierarchy: Hierarchy,
     owners: list[np.ndarray],
     signed: np.ndarray,
     flips: np.ndarray,
     log_density: Callable[[], Any],
 ) -> set[int]:
-    """Fill in the coordinates that change the sign of a correlation of two scales with different signs.
-
-    Returns the signed scales for which changing the sign of these is not all that their own sign does.
-    """
-    d = len(hierarchy.start)
-    mixed = [child.parents for child, owner in zip(hierarchy.children, owners, strict=True)
-             if child.law.kind == "vector" and len(set(owner.tolist())) > 1]  # fmt: skip
-    indices = {i for var in set().union(*mixed) for i in hierarchy.indices(var).tolist()}
-    turnable = np.array(sorted(indices - set(signed.tolist())), dtype=int)
-    start = hierarchy.start.copy()
-    start[turnable] += np.random.default_rng(2).uniform(0.2, 1.0, len(turnable))
-    one_turned = np.where(turnable[:, None] == np.arange(d), -start, start)
-    for (_, L), owner in zip(hierarchy.scales(np.concatenate([start[None], one_turned])), owners, strict=True):
-        root = _root(L)
-        if root.ndim < 3:
-            continue
-        minus, same = (np.isclose(root[1:], sign * root[0], rtol=1e-8, atol=0.0) for sign in (-1.0, 1.0))
-        for k in np.flatnonzero((minus | same).all(axis=(1, 2)) & ((~same).sum(axis=(1, 2)) == 1)):
-            i, j = np.argwhere(~same[k])[0]
-            if owner[i] != owner[j]:
-                flips[turnable[k]] = owner[i], owner[j]
-    # A row for each signed scale: its correlations have the other sign, and nothing else may change.
-    turned = np.isin(np.arange(d), turnable) & ((flips == signed[:, None, None]).sum(axis=2) == 1)
+    """Return the scales whose sign is not undone by the signs of their rows: those of their correlations matter."""
+    coordinates, start = _possible_correlations(hierarchy, owners, signed)
+    # A row for each signed scale, in which its correlations have the other sign.
+    turned = np.isin(np.arange(len(start)), coordinates) & ((flips == signed[:, None, None]).sum(axis=2) == 1)
     p = np.concatenate([start[None], np.where(turned, -start, start)])
     good = np.ones(len(signed), dtype=bool)
     for (mu, L), owner in zip(hierarchy.scales(p), owners, strict=True):
@@ -197,11 +227,7 @@ def _flip_correlations(
 
 
 def _of_offsets(hierarchy: Hierarchy, log_density: Callable[[], Any]) -> np.ndarray:
-    """Return for each coordinate ``(d,)`` the scale of which it is an offset, or -1; both change sign together.
-
-    Where the scale vanishes the log density depends on an offset by its prior alone, which is even; and of a small
-    scale it has a slope that is odd in the offsets: the model is a smooth function of their product.
-    """
+    """Return for each coordinate ``(d,)`` the scale of which it is an offset, or -1; both change sign together."""
     d = len(hierarchy.start)
     rng = np.random.default_rng(3)
     parents = {var for child in hierarchy.children for var in child.parents}
@@ -217,32 +243,41 @@ def _of_offsets(hierarchy: Hierarchy, log_density: Callable[[], Any]) -> np.ndar
         return owner
     f = log_density()
 
-    def slopes(*positions: np.ndarray) -> list[np.ndarray]:
+    def gradients(*positions: np.ndarray) -> list[np.ndarray]:
         with np.errstate(all="ignore"):
             return [np.asarray(f(hierarchy.x_of(p))[1]) for p in positions]
 
     start = hierarchy.start + np.where(free, rng.uniform(0.2, 1.0, d), 0.0)
-    offsets_of = {}
-    for i in scales:
-        here = np.arange(d) == i
-        narrow = np.where(here, _NECK, start)
-        turned = np.where(free, -narrow, narrow + ~here * rng.uniform(0.2, 1.0, d))
-        of_narrow, of_turned, of_wide = slopes(narrow, turned, np.where(here, start, turned))
-        odd_where_narrow = np.isclose(of_narrow, -of_turned, rtol=1e-6, atol=1e-6)
-        odd_where_wide = np.isclose(of_narrow, -of_wide, rtol=1e-6, atol=1e-6)
-        offsets = free & odd_where_narrow & ~odd_where_wide
-        small = np.where(here, _SMALL, start)
-        opposite, none = (np.where(offsets, value, small) for value in (-small, 0.0))
-        plus, minus, zero = (slope[i] for slope in slopes(small, opposite, none))
-        odd = abs(plus - minus)
-        even = abs(plus + minus - 2.0 * zero)
-        if offsets.any() and abs(zero - 1.0) < 0.1 and even < 0.1 * odd:
-            offsets_of[i] = offsets
+    offsets_of = {i: _offsets_of(i, start, free, gradients, rng) for i in scales}
     count = sum((offsets.astype(int) for offsets in offsets_of.values()), np.zeros(d, dtype=int))
     # Offsets of two scales are of a product.
-    unshared = {i for i, offsets in offsets_of.items() if not (count[offsets] > 1).any()}
+    unshared = {i for i, offsets in offsets_of.items() if offsets.any() and not (count[offsets] > 1).any()}
     for group in groups:
         if unshared.issuperset(group.tolist()):
             for i in group:
                 owner[offsets_of[i]] = i
     return owner
+
+
+def _offsets_of(
+    i: int, start: np.ndarray, free: np.ndarray, gradients: Callable[..., list[np.ndarray]], rng: np.random.Generator
+) -> np.ndarray:
+    """Return which of the ``free`` coordinates ``(d,)`` are offsets of the scale whose logarithm is coordinate ``i``.
+
+    Where the scale vanishes the log density depends on an offset by its prior alone, which is even: the gradient is odd
+    in it.  With a small scale the model is a smooth function of the products of scale and offsets: the slope by the
+    logarithm is 1, of its Jacobian, and odd in the offsets.
+    """
+    here = np.arange(len(start)) == i
+    narrow = np.where(here, _NECK, start)
+    turned = np.where(free, -narrow, narrow + ~here * rng.uniform(0.2, 1.0, len(start)))
+    at_narrow, at_turned, at_wide = gradients(narrow, turned, np.where(here, start, turned))
+    odd_where_narrow = np.isclose(at_narrow, -at_turned, rtol=1e-6, atol=1e-6)
+    odd_where_wide = np.isclose(at_narrow, -at_wide, rtol=1e-6, atol=1e-6)
+    offsets = free & odd_where_narrow & ~odd_where_wide
+    small = np.where(here, _SMALL, start)
+    opposite, without = (np.where(offsets, value, small) for value in (-small, 0.0))
+    plus, minus, zero = (gradient[i] for gradient in gradients(small, opposite, without))
+    odd = abs(plus - minus)
+    even = abs(plus + minus - 2.0 * zero)
+    return offsets & (abs(zero - 1.0) < 0.1) & (even < 0.1 * odd)
