@@ -212,8 +212,8 @@ class Structure:
         sentences = []
         for child in self.children:
             about = [f" about {_and(child.location)}"] if child.location else []
-            scaled = [f" scaled by {_and(child.scale)}"] if child.scale else []
-            sentences.append(f"{child.name} is sampled non-centred{','.join(about + scaled)}")
+            scaled = [f", scaled by {_and(child.scale)}"] if child.scale else []
+            sentences.append(f"{child.name} is sampled non-centred{''.join(about + scaled)}")
         if by_hand := self._signs.by_hand:
             sentences.append(f"{_and(by_hand)} {'is' if len(by_hand) == 1 else 'are'} sampled with a sign")
         return "; ".join(sentences)

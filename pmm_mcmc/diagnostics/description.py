@@ -33,14 +33,12 @@ def description(run: Run) -> str:
 
 
 def _means(run: Run) -> str:
-    """Return how well means are known, by gradients where these explain a parameter."""
+    """Return how well means are known."""
     table = run.table
     moving = table["sd"] != 0.0
     if not moving.any():
         return "nothing varies."
-    corrected = table["mcse_cv"] / table["sd_cv"]
-    # A parameter that gradients do not explain has its plain mean and error.
-    error = corrected.where(table["bias"].notna(), run.errors)[moving]
+    error = (table["mcse_cv"] / table["sd_cv"])[moving]
     if not error.notna().any():
         return "no mean is finite: look at how parameters are computed."
     within = f"within {max(1.0, np.ceil(200.0 * error.max())):.0f} % of a posterior sd, with 95 % confidence each"

@@ -26,7 +26,8 @@ __all__ = ["bias_table", "full_table", "joined", "rounded", "summary", "with_num
 
 _CORRECTED = ("mean_cv", "mcse_cv")
 _BIAS = ("bias", "bias_se")  # of unadjusted draws alone
-# The standard error that says how many digits of an estimate are shown.
+# The standard error that says how many digits of an estimate are shown; those without one have a tenth of the sd.
+_QUANTILES = ("mean", "median", "eti", "hdi")
 _ERRORS = {"mean": "mcse_mean", "sd": "mcse_sd", "median": "mcse_median"} | dict([_CORRECTED, _BIAS])
 
 
@@ -69,8 +70,8 @@ def summary(
         ones, where nothing can be corrected: the gradients explain too little of the parameter; there are none, or
         fewer than 20 draws; or the Stein identity fails as it does at an edge or a jump of the density (then in all
         rows).  NaN does not mean that there is no bias.  A bias contains the noise of the raw estimate, which
-        ``bias_se`` measures.  Where a mean is not corrected, ``mcse_cv`` is the standard error between batches or, if
-        larger, between chains; where it is above ArviZ's ``mcse_mean``, that one is usually too small.
+        ``bias_se`` measures.  Where a mean is not corrected, ``mcse_cv`` is the largest of ArviZ's ``mcse_mean`` and
+        the standard errors between batches and between chains.
 
     Raises
     ------
@@ -130,7 +131,11 @@ def _shown(table: pd.DataFrame, name: str) -> list[str]:
     values = table[name].astype(float)
     if name == "r_hat" or (name.startswith("ess_") and name != "ess_per_grad"):
         return [f"{value:.3f}" if name == "r_hat" else f"{np.floor(value):.0f}" for value in values]
-    errors = table[_ERRORS[name]] if _ERRORS.get(name) in table else values * np.nan
+    errors = values * np.nan
+    if _ERRORS.get(name) in table:
+        errors = table[_ERRORS[name]]
+    elif name.startswith(_QUANTILES) and "sd" in table:
+        errors = 0.05 * table["sd"]
     if name == "sd" and "mcse_sd" not in table and "ess_bulk" in table:
         errors = values / np.sqrt(2.0 * table["ess_bulk"].clip(lower=1.0))
     if name in _ERRORS and "sd" in table:  # what a correction leaves of a Gaussian is rounding

@@ -68,7 +68,8 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
             "mean": mean.plain,
             "mcse": mean.plain_se,
             "mean_cv": mean.value,
-            "mcse_cv": mean.se,
+            # Plain means are kept where the error between few batches is small, by chance too: ArviZ's may be larger.
+            "mcse_cv": np.where(mean.used, mean.se, np.fmax(mean.se, converged.mcse)),
             "bias": mean.bias,
             "bias_se": mean.bias_se,
             "bias_sd_units": mean.bias / np.where(sd > 0.0, sd, np.nan),

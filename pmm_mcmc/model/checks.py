@@ -109,7 +109,7 @@ def missing_data(model: pm.Model, point: Mapping[str, np.ndarray]) -> str:
         try:
             (values,) = python_function(inputs, [graph])(*(point[var.name] for var in inputs))
         except ParameterValueError:  # of a distribution that refuses a NaN
-            return f"{term.name}: its parameters are NaN, since data are; {remedy}"
+            return f"{term.name}: data that it depends on are NaN; leave these rows out"
         indices = np.argwhere(np.isnan(values))
         if len(indices):
             place = f", the first at {indices[0].tolist()}" if values.ndim else ""

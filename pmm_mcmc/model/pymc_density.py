@@ -86,6 +86,9 @@ def bad_start_message(model: pm.Model, point: dict[str, np.ndarray]) -> str:
     terms = model.point_logps(point, round_vals=4)
     bad = {name: value for name, value in terms.items() if not np.all(np.isfinite(value))}
     names = ", ".join(f"{name} ({value})" for name, value in bad.items()) or "none by itself: only the gradient"
+    observed = [rv.name for rv in model.observed_RVs if rv.name in bad]
+    if bad and len(observed) == len(bad):
+        names += "; are all its data possible?"
     return (
         "the log density or its gradient is not finite at the initial point. Terms that are not finite: "
         f"{names}. Start elsewhere with initvals=, or look at model.debug()"

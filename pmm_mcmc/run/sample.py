@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 import numpy as np
 import xarray as xr
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from pmm_mcmc.model.checks import check_direction
 from pmm_mcmc.run.background import Background
@@ -165,9 +166,9 @@ def sample(
     run of as many by number.  It needs two chains or more if only moments are kept.
 
     ``start`` costs 8 gradients of each chain at former draws, from which chains begin, in the ratio of the densities
-    where that is stable (Pareto :math:`k < 0.7`), one block of up to 16 transitions, and some 8 more for four ascents,
-    which replace the search for other modes where the setting fits.  A line and the attribute ``start`` say "fits",
-    "refined" (warm-up goes on from it) or "dropped".
+    where that is stable (Pareto :math:`k < 0.7`), and to which the preconditioner is refitted; one block of up to 16
+    transitions; and some 8 more for four ascents, which replace the search for other modes where the setting fits.  A
+    line and the attribute ``start`` say "fits", "refined" (warm-up goes on from it) or "dropped".
 
     With the first draws, a line says what all of them will cost: gradients of each chain, and the time at their rate.
 
@@ -247,8 +248,14 @@ def extend(
 
 def _run(request: Request, stopped: StopRequest) -> xr.DataTree:
     """Run what is requested and return its result; chains that run side by side have a thread of BLAS each."""
-    with threadpool_limits(1 if request.chains > 1 else None, user_api="blas"):
+    with _libraries().limit(limits=1 if request.chains > 1 else None, user_api="blas"):
         return _sampled(request, stopped)
+
+
+@functools.cache
+def _libraries() -> ThreadpoolController:
+    """Return the libraries with threads, which take milliseconds to find."""
+    return ThreadpoolController()
 
 
 def _sampled(request: Request, stopped: StopRequest) -> xr.DataTree:

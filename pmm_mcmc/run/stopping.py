@@ -74,7 +74,7 @@ class StoppingRule:
         all chains.
         """
         cost = f"{self.prefix}{count(self.limit * gradients)} for {self.limit} draws ({_time(self.limit * seconds)})"
-        return f"Gradients a chain: {count(np.mean(n_grad))} for warm-up, {cost}"
+        return f"Gradients a chain: {count(np.mean(n_grad))} for warm-up, then {cost}"
 
 
 class VerdictRule(StoppingRule):

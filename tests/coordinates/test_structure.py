@@ -33,7 +33,7 @@ def test_what_is_said_is_in_the_models_names():
     assert structure_of(build("nested")).words == (
         "a is sampled non-centred about mu, scaled by tau; b is sampled non-centred about centre, scaled by omega"
     )
-    assert "f is sampled non-centred scaled by eta and length" == structure_of(build("Gaussian process")).words
+    assert "f is sampled non-centred, scaled by eta and length" == structure_of(build("Gaussian process")).words
 
 
 def test_scales_have_a_sign_where_it_does_not_matter():

@@ -58,7 +58,7 @@ MODELS = {
     discrete: r"count: discrete.*pmx.marginalize\(model, \['count'\]\).*pm.sample\(step=pmm.PoissonULMC",
     missing_data: "data: 1 of 2 data are missing; leave these out",
     missing_covariate: r"y: 1 of 3 log densities are NaN, the first at \[1\], since data are; leave these out",
-    missing_rate: r"y: its parameters are NaN, since data are; leave these out",
+    missing_rate: "y: data that it depends on are NaN; leave these rows out",
     infinite: "y: 1 of 2 observed values are infinite; leave these out",
 }
 STARTS = {

@@ -178,7 +178,7 @@ def test_the_cost_is_announced_with_the_first_draws(well, caplog, options, words
     each = float(stats["n_grad"].mean())
     tuning = float((stats["n_grad_total"] - stats["n_grad"]).isel(draw=0).mean())
     most = 1000 if options["draws"] == "auto" else 40
-    cost = rf"Gradients a chain: {tuning:.0f} for warm-up, {words}(\d+) for {most} draws \(.+ (s|min)\)"
+    cost = rf"Gradients a chain: {tuning:.0f} for warm-up, then {words}(\d+) for {most} draws \(.+ (s|min)\)"
     found = re.fullmatch(cost, line)
     assert float(found[1]) == pytest.approx(most * each, rel=0.05) and len(line) <= 80
 
