@@ -222,13 +222,10 @@ class Builder:
         needed = {cell[0]: k for k, row in enumerate(self._rows) for cell in row if isinstance(cell, tuple)}
         needed |= {id(out.base): len(self._rows) for out in outputs}
         constants = {id(view.base): view for view in self._constants.values() if id(view.base) in needed}
-        offsets: dict[int, int] = {}
-        size = 0
         free: dict[int, list[int]] = defaultdict(list)  # offsets by length
-        for key in [*(id(value.base) for value in inputs), *constants]:
-            offsets[key] = size
-            size += len(self._buffers[key])
-        fixed = set(offsets)
+        fixed = dict.fromkeys([*(id(value.base) for value in inputs), *constants])
+        *starts, size = np.cumsum([0, *(len(self._buffers[key]) for key in fixed)]).tolist()
+        offsets: dict[int, int] = dict(zip(fixed, starts, strict=True))
         for k, row in enumerate(self._rows):
             keys = {cell[0]: len(self._buffers[cell[0]]) for cell in row if isinstance(cell, tuple)}
             for key, length in keys.items():
@@ -245,5 +242,5 @@ class Builder:
             workspace[offsets[key] : offsets[key] + view.size] = view.ravel()
         cells = [[offsets[c[0]] + c[1] if isinstance(c, tuple) else c for c in row] for row in self._rows]
         code = np.array(cells, dtype=np.int64).reshape(-1, loop.CELLS).view(np.uint64)
-        starts = [offsets.get(buffer, 0) + offset for buffer, offset in map(self._place, outputs)]
-        return Tape(code, workspace, [offsets[id(value.base)] for value in inputs], starts)
+        places = [offsets.get(buffer, 0) + offset for buffer, offset in map(self._place, outputs)]
+        return Tape(code, workspace, [offsets[id(value.base)] for value in inputs], places)

@@ -33,7 +33,7 @@ _FUNCTIONS = {
 }  # fmt: skip
 # Reductions with what they make of no elements.
 _REDUCTIONS = {
-    "Add": (loop.SUM, 0.0), "Mul": (loop.MUL, 1.0), "Maximum": (loop.MAXIMUM, -np.inf), "AND": (loop.MINIMUM, 1.0),
+    "Add": (loop.SUM, 0.0), "Mul": (loop.MUL, 1.0), "Maximum": (loop.MAXIMUM, -np.inf), "AND": (loop.SUM, 0.0),
     "Minimum": (loop.MINIMUM, np.inf), "OR": (loop.MAXIMUM, 0.0),
 }  # fmt: skip
 _TENSORS: dict[str, Callable[..., Any]] = {}
@@ -213,7 +213,8 @@ def _reduction(builder: Builder, op: Any, x: Any) -> Any:
     name = type(op.scalar_op).__name__
     if name not in _REDUCTIONS:
         raise Unsupported(f"{op}")
-    return builder.reduce(*_REDUCTIONS[name], x, range(x.ndim) if op.axis is None else op.axis)
+    total = builder.reduce(*_REDUCTIONS[name], x, range(x.ndim) if op.axis is None else op.axis)
+    return builder.apply(loop.EQ, total, x.size / max(total.size, 1)) if name == "AND" else total
 
 
 def _cumulative(builder: Builder, op: Any, x: Any) -> Any:
