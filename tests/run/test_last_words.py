@@ -70,9 +70,8 @@ def test_a_run_that_was_stopped_in_warm_up_has_no_draws_and_says_so(model, caplo
 
 def test_a_ladder_in_memory_cannot_go_on(caplog):
     Console(Request(reference="prior", progressbar=False)).interrupted(StopRequest(), 5, 10, "replica")
-    assert caplog.messages == [
-        "Sampling was stopped after 5 of 10 draws of each replica; they are kept, and only a ladder with store= can go on"
-    ]
+    (line,) = caplog.messages
+    assert line.endswith("5 of 10 draws of each replica; they are kept, and only a ladder with store= can go on")
 
 
 @pytest.mark.parametrize("chains", [1, 4])
