@@ -131,7 +131,7 @@ def engine_of(
             return TapedEngine.of(arguments, density, tape, request.chains), backend
         except Exception as reason:  # of any kind: a fault of the tape must not keep a model from its draws
             what = reason if isinstance(reason, Unsupported) else f"it ({type(reason).__name__}: {reason})"
-            announce(f"numba compiles the log density: no tape runs {what}")
+            announce(f"Numba compiles the log density, so the start is slower: no interpreter (tape) runs {what}")
     return NumbaEngine.of(arguments, density, threads), "numba"
 
 
