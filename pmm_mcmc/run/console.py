@@ -123,13 +123,17 @@ class Console:
     def interrupted(self, stopped: StopRequest, done: int, draws: int, unit: str) -> None:
         """Warn that a run has ended early."""
         lost = stopped.number == signal.SIGTERM and self._request.store is None
-        more = "pmm.extend(dt, model=model)" if self._request.store is None else "store= and resume=True"
-        outcome = "in memory only: store= would keep them" if lost else f"kept, and go on with {more}"
+        remedy = "go on with pmm.extend(dt, model=model)"
+        if self._request.store is not None:
+            remedy = "go on with store= and resume=True"
+        elif self._request.reference is not None:
+            remedy = "only a ladder with store= can go on"
+        outcome = "in memory only: store= would keep them" if lost else f"kept, and {remedy}"
         if done:
             place = f"after {done} of {draws} draws of each {unit}"
             _log.warning("Sampling was stopped %s; they are %s", place, outcome)
         else:
-            _log.warning("Sampling was stopped before the first draw: go on with %s", more)
+            _log.warning("Sampling was stopped before the first draw: %s", remedy)
 
     def verdict(self, result: xr.DataTree) -> None:
         """Log the verdict, if it is asked for."""

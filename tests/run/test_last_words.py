@@ -11,6 +11,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.description import COLUMNS
 from pmm_mcmc.diagnostics.summary import bias_table
+from pmm_mcmc.run.console import Console
+from pmm_mcmc.run.request import Request
+from pmm_mcmc.run.signals import StopRequest
 
 pytestmark = pytest.mark.pymc
 
@@ -63,6 +66,12 @@ def test_a_run_that_was_stopped_in_warm_up_has_no_draws_and_says_so(model, caplo
         with pytest.raises(ValueError, match=r"^dt: has no draws, .* stopped in warm-up; go on with pmm.extend"):
             read(dt)
     assert pmm.extend(dt, 30, model=model, progressbar=False)["posterior"].sizes["draw"] == 30
+
+
+def test_a_ladder_in_memory_cannot_go_on(caplog):
+    Console(Request(reference="prior", progressbar=False)).interrupted(StopRequest(), 5, 10, "replica")
+    (line,) = caplog.messages
+    assert line.endswith("5 of 10 draws of each replica; they are kept, and only a ladder with store= can go on")
 
 
 @pytest.mark.parametrize("chains", [1, 4])
