@@ -19,7 +19,7 @@ from pmm_mcmc.langevin.flows import Flow, flows
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import cell_weight, continuous_weight, inverse_probability
 
-__all__ = ["growth_of_moments", "stationary_covariance", "step_maps", "variance_error"]
+__all__ = ["stationary_covariance", "step_maps", "variance_error"]
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
