@@ -154,6 +154,8 @@ class SamplingPlan:
         check_initvals(model, request.initvals, request.chains)
         vars = list(model.value_vars)
         _check_vars(request.step, vars)
+        if request.var_names is not None:
+            _chosen(request.var_names, [rv.name for rv in model.unobserved_RVs])
         if request.start is not None:
             parts = flat_layout(vars, point)
             request.start.check(arguments, flat_names([(name, shape) for name, shape, *_ in parts]))
@@ -235,11 +237,7 @@ class SamplingPlan:
     def _choose_variables(self, names: Any) -> None:
         """Restrict the posterior to these variables."""
         if names is not None:
-            valid = list(self.values(np.empty((1, 0, self.engine.d)))["posterior"])
-            wanted = [names] if isinstance(names, str) else list(names)
-            if not wanted or set(wanted) - set(valid):
-                raise ValueError(f"var_names={names!r}: must be some of {', '.join(valid)}")
-            self.var_names = [name for name in valid if name in wanted]
+            self.var_names = _chosen(names, list(self.values(np.empty((1, 0, self.engine.d)))["posterior"]))
         self.identity["var_names"] = self.var_names
 
     def _identity_of_density(self, centre: np.ndarray) -> dict[str, Any]:
@@ -314,6 +312,14 @@ def _model_of(request: Request) -> pm.Model:
     if step_model is not None and step_model is not model:
         raise ValueError("step was made for another model than model=: make it outside any, or inside this one")
     return model
+
+
+def _chosen(names: Any, valid: Sequence[str]) -> list[str]:
+    """Return the valid names that are among ``names``; raise ``ValueError`` if there are none, or others."""
+    wanted = [names] if isinstance(names, str) else list(names)
+    if not wanted or set(wanted) - set(valid):
+        raise ValueError(f"var_names={names!r}: must be some of {', '.join(valid)}")
+    return [name for name in valid if name in wanted]
 
 
 def _check_vars(step: LangevinStep, vars: list[Any]) -> None:
