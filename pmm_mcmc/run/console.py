@@ -79,7 +79,7 @@ class Console:
 
     def checks(self) -> None:
         """Show that the draws are checked, if that takes more than a second."""
-        self._heartbeat.say("Checking the draws", at_once=False)
+        self._heartbeat.say_later("Checking the draws")
 
     def prepared(self) -> None:
         """End the heartbeat, and the time of preparation."""

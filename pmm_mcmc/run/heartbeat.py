@@ -57,9 +57,10 @@ class Heartbeat:
         self._line: Progress | None = None
         self._task = TaskID(0)
         self._beats: Beats | None = None
+        self._later: threading.Timer | None = None
 
-    def say(self, description: str, at_once: bool = True) -> None:
-        """Show a new task from now on; in a file or a pipe after a second if not ``at_once``."""
+    def say(self, description: str) -> None:
+        """Show a new task from now on."""
         if not self._show:
             return
         self._description = description
@@ -75,13 +76,22 @@ class Heartbeat:
             self._task = self._line.add_task(description, total=None)
             self._line.start()
             return
-        if at_once:
-            write(self._console, description)
+        write(self._console, description)
         if self._beats is None:
             self._beats = Beats(self._again, self._pause)
 
+    def say_later(self, description: str) -> None:
+        """Show a new task once it has taken a second."""
+        self._later = threading.Timer(BEAT, self.say, (description,))
+        self._later.daemon = True
+        self._later.start()
+
     def stop(self) -> None:
         """Stop showing tasks."""
+        if self._later is not None:
+            self._later.cancel()
+            self._later.join()
+        self._later = None
         if self._beats is not None:
             self._beats.stop()
         if self._line is not None:

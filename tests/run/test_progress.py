@@ -289,6 +289,17 @@ def test_lines_of_long_runs_come_less_often(screen):
             assert bar._pause() == pytest.approx(pause)
 
 
+@pytest.mark.parametrize("slow", [True, False])
+def test_a_task_is_shown_later_if_it_is_slow(screen, monkeypatch, slow):
+    monkeypatch.setattr(heartbeat, "BEAT", 0.01 if slow else 60.0)
+    seen = screen(force_terminal=False)
+    with heartbeat_shown() as said:
+        said.say_later("Checking the draws")
+        if slow:
+            wait_for(lambda: seen.file.getvalue().startswith("Checking the draws\n"))
+    assert bool(seen.file.getvalue()) == slow and not beats()
+
+
 @pytest.mark.parametrize("failure", [None, KeyboardInterrupt, ValueError])
 def test_a_heartbeat_in_a_file_speaks_at_once_and_again_and_stops(screen, monkeypatch, failure):
     monkeypatch.setattr(heartbeat, "BEAT", 0.01)
