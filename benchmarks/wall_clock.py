@@ -7,9 +7,9 @@ nutpie       pm.sample(nuts_sampler="nutpie")
 NumPyro      pm.sample(nuts_sampler="numpyro")
 PoissonULMC  pm.sample(step=pmm.PoissonULMC(scheme="paper"))
 recycled     pm.sample(step=pmm.PoissonULMC(scheme="recycled"))
-pmm default  pmm.sample(backend="numba")
-pmm.sample   pmm.sample(step=pmm.PoissonULMC(scheme="paper"), backend="numba")
-pmm recycled pmm.sample(step=pmm.PoissonULMC(scheme="recycled"), backend="numba")
+pmm default  pmm.sample()
+pmm.sample   pmm.sample(step=pmm.PoissonULMC(scheme="paper"))
+pmm recycled pmm.sample(step=pmm.PoissonULMC(scheme="recycled"))
 
 Everything is the wall time of the call on a newly built model, compilation and conversion of the draws included; of
 imports, and of what numba has to compile once for a process, a small model has relieved each sampler before.  Sampling
@@ -63,13 +63,13 @@ x NUTS    a second over that of PyMC NUTS, of sampling, then of everything
 
 
 def call(kind: str, scheme: str | None, model: pm.Model, seed: int, draws: int = DRAWS, tune: int = TUNE) -> Any:
-    """``pm.sample`` with NUTS of a package or with our step method, or ``pmm.sample`` on numba."""
+    """``pm.sample`` with NUTS of a package or with our step method, or ``pmm.sample``."""
     options = {"draws": draws, "tune": tune, "chains": CHAINS, "random_seed": seed}
     options |= {"progressbar": False, "compute_convergence_checks": False}
     with model:
         step = None if scheme is None else pmm.PoissonULMC(scheme=scheme)
         if kind == "pmm":
-            return pmm.sample(step=step, backend="numba", **options)
+            return pmm.sample(step=step, **options)
         options |= {"cores": 1, "quiet": True}
         return pm.sample(step=step, **options) if kind == "step" else pm.sample(nuts_sampler=kind, **options)
 
