@@ -38,7 +38,7 @@ def _means(run: Run) -> str:
     moving = table["sd"] != 0.0
     if not moving.any():
         return "nothing varies."
-    error = (table["mcse_cv"] / table["sd_cv"])[moving]
+    error = (table["mcse_cv"] / table["sd_cv"]).fillna(run.errors)[moving]  # moments have plain errors alone
     if not error.notna().any():
         return "no mean is finite: look at how parameters are computed."
     within = f"within {max(1.0, np.ceil(200.0 * error.max())):.0f} % of a posterior sd, with 95 % confidence each"

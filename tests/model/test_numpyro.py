@@ -229,10 +229,10 @@ def test_chains_start_where_sites_are_given():
 def test_a_parameter_that_is_invalid_where_the_model_is_first_run_is_no_obstacle():
     def model():
         mu = numpyro.sample("mu", dist.Normal())
-        numpyro.sample("y", dist.Normal(jnp.where(mu > 10.0, mu, jnp.nan), 1.0), obs=11.0)
+        numpyro.sample("y", dist.Normal(jnp.where(mu > 100.0, mu, jnp.nan), 1.0), obs=101.0)
 
     density = pmm.LogDensity.from_numpyro(model)
-    assert np.isfinite(density.batch(jnp.array([[10.5]]), [], "float64")[0]).all()
+    assert np.isfinite(density.batch(jnp.array([[100.5]]), [], "float64")[0]).all()
     with pytest.raises(
         SamplingError,
         match=r"chain 0 starts .*: not finite at site y \(Normal distribution got invalid loc parameter\)",

@@ -57,6 +57,8 @@ def sample(index, count, port, path, slow_from, pipe):
     )
     posterior = tree["posterior"]
     os.write(pipe, f"|{posterior.sizes['draw']} {posterior['x'].values.tobytes().hex()[:400]}".encode())
+    if count > 1:
+        jax.distributed.shutdown()  # as at the exit of an interpreter: the first process waits for the other
 
 
 def start(path, count, slow_from=10**9):
