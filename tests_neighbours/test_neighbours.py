@@ -49,7 +49,7 @@ def test_the_page_on_bambi_runs_as_printed(capsys):
     bambi, preliz = blocks("bambi.md")
     values = {}
     exec(bambi, values)
-    assert "Trusted" in capsys.readouterr().out
+    assert "\ntrusted\n" in capsys.readouterr().out
     assert "y" in values["dt"]["posterior_predictive"]
     exec(preliz, values)
     assert pmm.verdict(values["dt"]).state == "trusted"
