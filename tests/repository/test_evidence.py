@@ -82,7 +82,7 @@ def test_seconds():
     assert len(targets) == 7
     for target in targets:
         for sampler, shown in zip(
-            ("PyMC NUTS", "nutpie", "NumPyro", "pmm recycled"), cells("Seconds", f"`{target}`"), strict=True
+            ("PyMC NUTS", "nutpie", "NumPyro", "pmm default"), cells("Seconds", f"`{target}`"), strict=True
         ):
             (row,) = of(rows, target, sampler)
             speed = min(row["ess"], row["ess_square"]) / row["everything"]
