@@ -26,9 +26,10 @@ __all__ = ["bias_table", "full_table", "joined", "rounded", "summary", "with_num
 
 _CORRECTED = ("mean_cv", "mcse_cv")
 _BIAS = ("bias", "bias_se")  # of unadjusted draws alone
-# The standard error that says how many digits of an estimate are shown; those without one have a tenth of the sd.
-_QUANTILES = ("mean", "median", "eti", "hdi")
+# The standard error that says how many digits of an estimate are shown.
 _ERRORS = {"mean": "mcse_mean", "sd": "mcse_sd", "median": "mcse_median"} | dict([_CORRECTED, _BIAS])
+# Beginnings of columns that are shown to a tenth of the standard deviation where the table has no error of theirs.
+_QUANTILES = ("mean", "median", "eti", "hdi")
 
 
 def summary(

@@ -146,11 +146,11 @@ def check_initvals(model: pm.Model, initvals: Any, chains: int) -> None:
         numbers = {n: v for n, v in named.items() if n not in shapes or not _is_strategy(v)}
         for name, value in checked_values(numbers, shapes, "the model").items():
             if name not in transformed and _is_outside(model, model[name], value):
-                raise ValueError(f"initvals[{name!r}]={numbers[name]!r}: is outside the support of {name}")
+                raise ValueError(f"initvals[{name!r}]={numbers[name]!r}: is not inside the support of {name}")
 
 
 def _is_outside(model: pm.Model, rv: Any, value: np.ndarray) -> bool:
-    """Return whether a variable cannot have a value, as far as its transform says so."""
+    """Return whether a value is outside the support of a variable or at its edge, as far as its transform says so."""
     transform = model.rvs_to_transforms[rv]
     if transform is None:
         return False

@@ -75,7 +75,7 @@ class Console:
     def prepares(self) -> None:
         """Show that the loops of the method are loaded or, once on a machine, compiled."""
         self._interrupt.check()
-        self._heartbeat.say("Preparing the method")
+        self._heartbeat.say("Preparing the method (compiled once on a machine)")
 
     def checks(self) -> None:
         """Show that the draws are checked, if that takes more than a second."""

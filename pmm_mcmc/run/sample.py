@@ -259,6 +259,7 @@ def _libraries() -> ThreadpoolController:
 
 
 def _sampled(request: Request, stopped: StopRequest) -> xr.DataTree:
+    """Return the result of what is requested, of a ``finished`` run or of one that was stopped."""
     with Console(request) as console:
         plan = SamplingPlan.of(request, console.announce)
         structure = plan.engine.structure

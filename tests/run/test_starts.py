@@ -1,5 +1,6 @@
 """Chains without initvals start within 1 of a PyMC model's own point, and within 2 of the origin without a model."""
 
+import jax.numpy as jnp
 import numpy as np
 import pymc as pm
 import pytest
@@ -11,7 +12,6 @@ from pmm_mcmc.run.starts import starts
 
 
 def density():
-    jnp = pytest.importorskip("jax.numpy")
     return pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2), 3)
 
 
