@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pmm_mcmc.diagnostics.reading import read
-from pmm_mcmc.diagnostics.table import BIASES, table_of
+from pmm_mcmc.diagnostics.reading import BIASES, read, table_of
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 
 __all__ = ["expectation"]
@@ -23,7 +22,7 @@ def expectation(dt: Any, function: Callable[[xr.Dataset], Any]) -> pd.DataFrame:
     r"""Estimate the posterior expectation of a function of the parameters, corrected for bias and noise.
 
     The plain mean of the function over the draws has the sampler's bias and noise; the Stein correction
-    (:mod:`pmm_mcmc.diagnostics.stein`) removes the part of both that the gradients explain.  With
+    (:mod:`pmm_mcmc.diagnostics.control_variates`) removes the part of both that the gradients explain.  With
     regressors :math:`t_k` whose posterior expectation is zero, fitted to the function on other chains,
 
     .. math:: E\,f \approx \frac1n \sum_i \Big( f(x_i) - \sum_k \beta_k\, t_k(x_i) \Big) .

@@ -6,21 +6,25 @@ Steps of the run's length turn back there, and chains agree with each other with
 The mass of the tail is predicted.  Along a coordinate ``z_i`` with which the gradients of the others grow, the marginal
 density ``p(z_i)`` is computed at places outward from the median of the draws.  At each place the density is maximised
 over the other coordinates, and integrated over them by importance sampling from the Gaussian of Laplace's approximation
-there.  A prediction counts only if its bulk agrees with that of the draws (:func:`mass_beyond`).
+there.  A prediction counts only if its bulk agrees with that of the draws (:func:`_mass_beyond`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.interpolate import PchipInterpolator
 
 from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.diagnostics.statement import Reason
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.ascent import Density
 
-__all__ = ["MOST_COORDINATES", "MOST_DRAWS", "TAIL", "mass_beyond", "necks_beyond"]
+if TYPE_CHECKING:
+    from pmm_mcmc.diagnostics.reading import Run
+
+__all__ = ["MOST_COORDINATES", "MOST_DRAWS", "neck", "necks_beyond"]
 
 # Draws whose gradients show whether the posterior narrows.
 MOST_DRAWS = 400
@@ -45,7 +49,7 @@ _PAIRS = 16
 # Rise of a prediction beyond its maximum, in nats, that 32 draws leave: it ends before a larger one.
 _RISE = 0.5
 # Share of the draws beyond which a neck begins, and the bulk in which the prediction must agree with the draws.
-TAIL = 0.01
+_TAIL = 0.01
 _BULK = 0.05
 
 
@@ -211,12 +215,34 @@ def _newton_step(
     return slope / curvature @ vectors.T @ plane, float((slope**2 / curvature).sum()), values, vectors
 
 
-def mass_beyond(z: np.ndarray, side: int, places: list[float], log_densities: list[float]) -> float:
+def neck(run: Run) -> Reason | None:
+    """Return a reason if a neck beyond the draws has, by prediction, a hundredth more of the mass than of the draws."""
+    predictions = run.findings.get("necks", {}).get("along", []) if run.gradient is not None else []
+    limit = _TAIL + THRESHOLDS.mass
+    for prediction in predictions:
+        side = prediction["side"]
+        z = run.sampled_position[..., prediction["coordinate"]].ravel()
+        mass = _mass_beyond(z, side, prediction["at"], prediction["log_density"])
+        if mass > limit:
+            edge = side * float(np.quantile(side * z, 1.0 - _TAIL))
+            parameter = run.closest_parameter(run.sampled_position, prediction["coordinate"])
+            value = run.parameters.draws_of(parameter).ravel()[int(np.argmin(np.abs(z - edge)))]
+            where = "below" if edge < np.median(z) else "above"
+            text = (
+                f"by a prediction {100.0 * mass:.0f} % of the mass is where {parameter} is {where} {value:.3g}, a neck "
+                f"with {100.0 * _TAIL:.0f} % of the draws"
+            )
+            remedy = f"draw more, or keep {parameter} from there by its prior"
+            return Reason("neck", text, remedy, parameter, mass, limit)
+    return None
+
+
+def _mass_beyond(z: np.ndarray, side: int, places: list[float], log_densities: list[float]) -> float:
     """Return the mass predicted beyond the last hundredth of draws ``z`` on a side; 0 where that is no evidence."""
     z = side * z  # so that the neck is on the right
     grid = side * np.array(places)[::side]
     log_density = np.array(log_densities)[::side]
-    low, high, edge = np.quantile(z, [_BULK, 1.0 - _BULK, 1.0 - TAIL])
+    low, high, edge = np.quantile(z, [_BULK, 1.0 - _BULK, 1.0 - _TAIL])
     if not ((grid >= low) & (grid <= high)).any():
         return 0.0
     top = int(np.where((grid >= low) & (grid <= high), log_density, -np.inf).argmax())

@@ -4,8 +4,7 @@ import arviz as az
 import numpy as np
 from scipy import stats
 
-from pmm_mcmc.diagnostics.folds import Folds
-from pmm_mcmc.diagnostics.stein import corrected
+from pmm_mcmc.diagnostics.control_variates import Folds, corrected
 
 
 def grid(d, chains=4, draws=600, seed=1):
