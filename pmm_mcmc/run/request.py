@@ -20,6 +20,7 @@ from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.finished_run import FinishedRun
 from pmm_mcmc.run.stopping import AUTO, DRAWS
 from pmm_mcmc.run.storage import NothingStored
+from pmm_mcmc.run.storage.folder import Folder
 from pmm_mcmc.run.storage.recovery import stored_identity
 from pmm_mcmc.steps.base import LangevinStep, unknown_argument
 from pmm_mcmc.steps.ghmc import GHMC
@@ -161,6 +162,8 @@ class Request:
             options["draws"] += finished_run.run.done
         if options["resume"] and options["store"] is None:
             raise ValueError("resume=True needs store=, the path of the run to continue")
+        if options["store"] is not None:
+            Folder(options["store"])  # raises for a path that cannot be one
         _check_keep(options)
         return cls(**options)
 

@@ -100,8 +100,8 @@ def sample(
         instructions and the number of chains alone; with ``step`` numba from the start, as for a C function; JAX for a
         JAX function.
     store
-        Path, or URL that fsspec knows, of a zarr store that is written during the run and can be read at any time with
-        :func:`pmm_mcmc.open`.  The returned result reads from it when it is used.
+        Path of a zarr store that is written during the run and can be read at any time with :func:`pmm_mcmc.open`: a
+        folder on a disk, which can be copied elsewhere meanwhile.  The returned result reads from it when it is used.
     resume
         Continue the run in ``store`` from its last chunk, with the same bytes as without an interruption.  A larger
         ``draws`` than before extends it.

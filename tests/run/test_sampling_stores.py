@@ -11,6 +11,7 @@ from store_runs import files
 
 import pmm_mcmc as pmm
 from pmm_mcmc.run import memory
+from pmm_mcmc.run.storage import folder
 from pmm_mcmc.run.storage.recovery import stored_identity
 
 pytest_plugins = ["sampling_fixtures"]
@@ -53,9 +54,7 @@ def test_another_run_s_store_is_refused_by_name(schools, tmp_path):
 def test_a_full_disk_loses_nothing_that_was_committed(well, tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "_MOST_ROWS", 10)
     whole = run(well)
-    from pmm_mcmc.run.storage.folder import LocalFolder
-
-    write, calls = LocalFolder._write, []
+    write, calls = folder._write, []
 
     def full(path, data, durable):
         calls.append(path)
@@ -63,7 +62,7 @@ def test_a_full_disk_loses_nothing_that_was_committed(well, tmp_path, monkeypatc
             raise OSError(28, "No space left on device")
         return write(path, data, durable)
 
-    monkeypatch.setattr(LocalFolder, "_write", staticmethod(full))
+    monkeypatch.setattr(folder, "_write", full)
     with pytest.raises(pmm.StoreError, match="No space left"):
         run(well, store=tmp_path / "a", draws=1000)
     kept = pmm.open(tmp_path / "a")["posterior"]["x"].values
