@@ -46,7 +46,6 @@ def sample(
     store: str | os.PathLike[str] | None = None,
     resume: bool = False,
     discard_tuned_samples: bool = True,
-    log_likelihood: bool = False,
     keep: str = "draws",
     adjusted: bool | None = None,
     callback: Callable[[FinishedChunk], None] | None = None,
@@ -107,8 +106,6 @@ def sample(
         ``draws`` than before extends it.
     discard_tuned_samples
         False keeps the draws of the warm-up, in groups ``warmup_*``.
-    log_likelihood
-        Compute the group ``log_likelihood``.
     keep
         "draws"; or "moments" if the draws would fit neither memory nor disk: means and standard deviations of each
         chain, in groups ``posterior_mean`` and ``posterior_sd``; no bias is measured.  The memory then does not depend

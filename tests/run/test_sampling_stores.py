@@ -3,7 +3,9 @@
 import signal
 import threading
 
+import arviz as az
 import numpy as np
+import pymc as pm
 import pytest
 import xarray as xr
 from sampling_runs import BACKENDS, assert_same, run
@@ -19,7 +21,7 @@ pytest_plugins = ["sampling_fixtures"]
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_stored_and_in_memory_results_are_equal(schools, backend, tmp_path):
-    options = {"discard_tuned_samples": False, "log_likelihood": True}
+    options = {"discard_tuned_samples": False}
     memory, stored = run(schools, backend, **options), run(schools, backend, store=tmp_path / "a.zarr", **options)
     times = ("created_at", "sampling_time", "compile_time")
     del memory["checkpoint"]  # a store has its own
@@ -30,6 +32,18 @@ def test_stored_and_in_memory_results_are_equal(schools, backend, tmp_path):
     again = pmm.open(tmp_path / "a.zarr")
     assert set(times) <= set(again["posterior"].attrs)
     assert_same(again, memory)
+
+
+def test_log_likelihood_and_loo_are_those_of_pymc_and_arviz(schools, tmp_path):
+    memory = run(schools, "numba", draws=100)
+    run(schools, "numba", draws=100, store=tmp_path / "a.zarr")
+    elpd = []
+    for tree in (memory, pmm.open(tmp_path / "a.zarr")):
+        pm.compute_log_likelihood(tree, model=schools, progressbar=False)
+        terms = tree["log_likelihood"]["y"]
+        assert terms.dims == ("chain", "draw", "school") and list(terms["school"]) == list(tree["posterior"]["school"])
+        elpd.append(az.loo(tree).elpd)
+    assert np.isfinite(elpd[0]) and elpd[0] == elpd[1]
 
 
 def test_a_stored_run_can_be_prolonged(well, tmp_path):
