@@ -30,6 +30,7 @@ from pmm_mcmc.langevin.transitions import (
     build_limits,
     refreshed,
 )
+from pmm_mcmc.model import native
 
 __all__ = ["evaluate", "run"]
 
@@ -46,7 +47,7 @@ _refined = inner(_limits.refined)
 def _fingerprint() -> str:
     """Return a hash of the files of all that the loop calls: numba's cache key covers this file alone."""
     of_engine = contract, numba_random, numba_step, numba_adjusted, sys.modules[__name__]
-    modules = (flows, midpoints, transitions, methods, *of_engine)
+    modules = (flows, midpoints, transitions, methods, native, *of_engine)
     return hashlib.sha256(b"".join(inspect.getsource(module).encode() for module in modules)).hexdigest()
 
 
@@ -233,17 +234,17 @@ def _cached(sources: str) -> tuple[Any, Any]:
     """
 
     @numba.njit(cache=True, nogil=True)
-    def evaluate(function, table, dynamics, coordinates, state, width):
-        """Evaluate at ``u``; make it the evaluated point and its drift the base drift; return the evaluation."""
+    def evaluate(function, table, dynamics, coordinates, states, evaluations):
+        """Evaluate at each ``u``; make it the evaluated point and its drift the base drift; fill in the evaluations."""
         sources  # noqa: B018
         d = coordinates[0].size
-        evaluation = np.empty(width)
         scratch = (np.empty(d), np.empty(d))
-        u = state[:d]
-        b = state[2 * d : 3 * d]
-        state[4 * d] = drift(function, table, dynamics, u, coordinates, scratch, evaluation, b)
-        copy(u, state[3 * d : 4 * d])
-        return evaluation
+        for i in range(len(states)):
+            state = states[i]
+            u = state[:d]
+            b = state[2 * d : 3 * d]
+            state[4 * d] = drift(function, table, dynamics, u, coordinates, scratch, evaluations[i], b)
+            copy(u, state[3 * d : 4 * d])
 
     @numba.njit(cache=True, nogil=True)
     def run(functions, parameters, kernel, coordinates, chains, first_transition, thin, out):

@@ -1,6 +1,6 @@
 """One step of a chain, compiled by numba: noise path, midpoints, end point, and whether the step is accepted.
 
-The model's log density and gradient are C function pointers of :data:`pmm_mcmc.model.native.SIGNATURE`.
+The model's log density and gradient are addresses of C functions of :data:`pmm_mcmc.model.native.SIGNATURE`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pmm_mcmc.langevin.transitions import (
     path,
     potential_rise,
 )
+from pmm_mcmc.model.native import call_native
 
 __all__ = [
     "Functions", "NoisePath", "StepLength", "attempt", "copy", "drift", "flow", "inner", "place",
@@ -42,9 +43,9 @@ _curvature = inner(build_limits(np, select).curvature)
 
 
 class Functions(NamedTuple):
-    """The model's C functions at end points and at midpoints, each with the address table of its data.
+    """The addresses of the model's C functions at end points and at midpoints, each with the table of its data.
 
-    An engine has functions in place of the tables: of the density's parameters, called before every run.
+    An engine has the functions themselves, and in place of the tables what makes them of the density's parameters.
     """
 
     joint: Any
@@ -127,7 +128,7 @@ def drift(function, table, dynamics, y, coordinates, scratch, evaluation, b):
     scale = coordinates[1]
     z, slope = scratch
     place(coordinates, y, z)
-    lp = function(z.ctypes, evaluation.ctypes, table.ctypes, y.size)
+    lp = call_native(function, z.ctypes.data, evaluation.ctypes.data, table.ctypes.data, y.size)
     copy(evaluation, slope)
     total = lp
     if len(scale) == 1:

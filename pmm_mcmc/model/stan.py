@@ -132,16 +132,7 @@ def stan_layout(model: Any) -> ResultTree:
         return {name: everything[:, columns].reshape(shapes[name]) for name, (_, columns) in places.items()}
 
     names = [re.sub(r"\.(\d+(?:\.\d+)*)$", _in_brackets, name) for name in model.param_unc_names()]
-    compute = {"posterior": values}
-    likelihoods = [name for name in places if name.startswith("log_lik")]
-    if likelihoods:
-
-        def log_likelihood(position: np.ndarray) -> dict[str, np.ndarray]:
-            everything = values(position)
-            return {name: everything[name] for name in likelihoods}
-
-        compute["log_likelihood"] = log_likelihood
-    return ResultTree(names, compute, lambda: ({}, {}), dict)
+    return ResultTree(names, values, lambda: ({}, {}), dict)
 
 
 def stan_start(model: Any) -> Callable[[Mapping[str, Any]], np.ndarray]:

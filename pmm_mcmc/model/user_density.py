@@ -95,10 +95,10 @@ class LogDensity:
     def from_numpyro(model: Callable[..., Any], /, *args: Any, **kwargs: Any) -> LogDensity:
         """Read a NumPyro model at its arguments: named draws on their own scale, and what may be non-centred.
 
-        The result has the latent and deterministic sites, with plates as dims; the observed data; with
-        ``log_likelihood=True`` the log likelihood of each observed site.  Sites with a location and a scale (Normal,
-        StudentT, Laplace, Cauchy, Logistic, Gumbel) that depend on other sites are sampled non-centred, as far as the
-        draws ask for it: write the model centred.
+        The result has the latent and deterministic sites, with plates as dims, and the observed data; for its log
+        likelihood there is ``numpyro.infer.log_likelihood``.  Sites with a location and a scale (Normal, StudentT,
+        Laplace, Cauchy, Logistic, Gumbel) that depend on other sites are sampled non-centred, as far as the draws ask
+        for it: write the model centred.
 
         Parameters
         ----------
@@ -191,9 +191,8 @@ class LogDensity:
     def from_stan(program: Any, data: Any = None, children: Any = None) -> LogDensity:
         """Sample a Stan program, which stanli runs without a compiler.
 
-        The result has parameters, transformed parameters and generated quantities, by name; with
-        ``log_likelihood=True`` those whose names begin with ``log_lik`` are its log likelihood.  Random numbers in
-        generated quantities depend on the draw alone, not on the seed of the run.
+        The result has parameters, transformed parameters and generated quantities, such as ``log_lik``, by name.
+        Random numbers in generated quantities depend on the draw alone, not on the seed of the run.
 
         Parameters
         ----------

@@ -53,14 +53,14 @@ def test_a_run_of_a_program_is_stored_resumed_judged_and_reported(tmp_path):
     def density():
         return pmm.LogDensity.from_stan(SCHOOLS, SCHOOLS_DATA)
 
-    whole = pmm.sample(model=density(), log_likelihood=True, **RUN)
+    whole = pmm.sample(model=density(), **RUN)
     pmm.sample(model=density(), store=tmp_path / "run.zarr", **RUN | {"draws": 20})
     longer = pmm.sample(model=density(), store=tmp_path / "run.zarr", resume=True, **RUN)
     for name in ("mu", "tau", "theta", "log_lik"):
         np.testing.assert_array_equal(whole["posterior"][name], longer["posterior"][name])
     y, sigma, theta = SCHOOLS_DATA["y"], np.array(SCHOOLS_DATA["sigma"]), whole["posterior"]["theta"].values
     log_lik = -0.5 * ((y - theta) / sigma) ** 2 - np.log(sigma) - 0.5 * np.log(2 * np.pi)
-    np.testing.assert_allclose(whole["log_likelihood"]["log_lik"], log_lik, rtol=1e-12)
+    np.testing.assert_allclose(whole["posterior"]["log_lik"], log_lik, rtol=1e-12)
     assert pmm.verdict(longer).state == pmm.verdict(whole).state
     assert list(pmm.summary(longer, ["tau", "theta"]).index) == ["tau", *(f"theta[{j}]" for j in range(8))]
     page = pmm.workbench.report(longer, tmp_path / "run.html").read_text()
