@@ -21,7 +21,7 @@ from pmm_mcmc.run.heartbeat import DRAWINGS, clock, console, write
 from pmm_mcmc.run.signals import StopRequest, stop_on_signals
 from pmm_mcmc.run.storage import StoreError
 from pmm_mcmc.run.storage.checkpoint import decode, encode
-from pmm_mcmc.run.storage.folder import Folder, folder_at
+from pmm_mcmc.run.storage.folder import Folder
 from pmm_mcmc.run.storage.recovery import differences
 
 __all__ = ["Record", "records_of"]
@@ -75,7 +75,7 @@ def _opened(path: Any, resume: bool, identity: dict[str, Any]) -> Iterator[tuple
     if path is None:
         yield None, []
         return
-    folder = folder_at(path)
+    folder = Folder(path)
     with folder.opened_for_writing():
         stored = folder.get("identity")
         if stored is not None and not resume:

@@ -14,7 +14,7 @@ from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, Parameters, TunedParameters, evaluated_at
 from pmm_mcmc.engines.ensemble import Ensemble
-from pmm_mcmc.engines.numba_chain import evaluate, run
+from pmm_mcmc.engines.numba_chain import evaluate, memory_for, run
 from pmm_mcmc.engines.numba_step import Functions
 from pmm_mcmc.langevin.methods import GHMC, Kernel, Scheme
 
@@ -27,9 +27,9 @@ _SLICES = 4
 class NumbaEngine:
     """Chains of one method over one log density, compiled by numba.
 
-    ``functions`` are C functions of :data:`~pmm_mcmc.model.native.SIGNATURE`, in ``d`` coordinates, and ``structure``
-    is the non-centring that they apply, if any.  :meth:`advance` runs ``threads`` chains at the same time, on which
-    draws do not depend.  ``width`` is the length of an evaluation, where it is not that of
+    ``functions`` are numba's C functions of :data:`~pmm_mcmc.model.native.SIGNATURE`, in ``d`` coordinates, and
+    ``structure`` is the non-centring that they apply, if any.  :meth:`advance` runs ``threads`` chains at the same
+    time, on which draws do not depend.  ``width`` is the length of an evaluation, where it is not that of
     :mod:`pmm_mcmc.engines.contract`.
     """
 
@@ -75,16 +75,14 @@ class NumbaEngine:
         return NumbaEngine(GHMC, self.d, functions, self.threads, self.structure, self.width)
 
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
-        """Evaluate at the positions of states ``(..., 4 d + 2)``: see :class:`pmm_mcmc.engines.contract.Engine`."""
+        """Evaluate at the positions of C-contiguous states: see :class:`pmm_mcmc.engines.contract.Engine`."""
         self._check_size(state)
         table = self._functions.joint_table(coordinates.density_parameters)
-        whitening = _for_loop(coordinates)
-        evaluation = np.empty((*state.shape[:-1], self.width))
-        for index in np.ndindex(*state.shape[:-1]):
-            evaluation[index] = evaluate(
-                self._functions.joint, table, self.kernel.dynamics, whitening, state[index], self.width
-            )
-        return evaluation
+        states = state.reshape(-1, state.shape[-1])
+        evaluations = np.empty((len(states), self.width))
+        function = self._functions.joint.address
+        evaluate(function, table, self.kernel.dynamics, _for_loop(coordinates), states, evaluations)
+        return evaluations.reshape(*state.shape[:-1], self.width)
 
     def gradient_at(self, position: np.ndarray, density_parameters: np.ndarray | None = None) -> np.ndarray:
         """Return gradients at positions ``z`` ``(..., d)``; NaN where a value is not finite."""
@@ -140,12 +138,15 @@ class NumbaEngine:
         coordinates = _for_loop(setting.coordinates)
         joint, joint_table, midpoint, midpoint_table = self._functions
         density_parameters = setting.coordinates.density_parameters
-        of_joint = joint, joint_table(density_parameters)
-        of_midpoint = of_joint if kernel.scheme == Scheme.RECYCLED else (midpoint, midpoint_table(density_parameters))
+        of_joint = joint.address, joint_table(density_parameters)
+        of_midpoint = of_joint
+        if kernel.scheme != Scheme.RECYCLED:
+            of_midpoint = midpoint.address, midpoint_table(density_parameters)
         functions = Functions(*of_joint, *of_midpoint)
+        memory = memory_for(self.d, self.width)
 
         def runner(chains: Ensemble, out: Chunk) -> None:
-            arrays = chains.state, chains.evaluation, chains.keys
+            arrays = chains.state, chains.evaluation, chains.keys, memory
             run(functions, parameters, kernel, coordinates, arrays, chains.transition, thin, out)
 
         return runner

@@ -20,7 +20,7 @@ from numba import carray, cfunc, types
 from numba.core.cgutils import voidptr_t
 from numba.extending import intrinsic
 
-__all__ = ["SIGNATURE", "address_table", "as_pointer", "native_function"]
+__all__ = ["SIGNATURE", "address_table", "as_pointer", "call_native", "native_function"]
 
 _DOUBLES = types.CPointer(types.float64)
 # (position, evaluation to fill, table of data addresses and shapes, number of coordinates) -> log density, NaN on
@@ -36,6 +36,19 @@ def as_pointer(typingctx, address):
         return builder.inttoptr(args[0], voidptr_t)
 
     return types.voidptr(address), codegen
+
+
+@intrinsic
+def call_native(typingctx, address, x, evaluation, table, d):
+    """Call the function of :data:`SIGNATURE` at an address, its arrays by theirs, within compiled code."""
+
+    def codegen(context, builder, signature, args):
+        kinds = [context.get_value_type(kind) for kind in (*SIGNATURE.args, SIGNATURE.return_type)]
+        callee = builder.inttoptr(args[0], ir.FunctionType(kinds[-1], kinds[:-1]).as_pointer())
+        pointers = [builder.inttoptr(arg, kind) for arg, kind in zip(args[1:4], kinds, strict=False)]
+        return builder.call(callee, [*pointers, args[4]])
+
+    return SIGNATURE.return_type(*[types.int64] * 5), codegen
 
 
 def _call_by_address(dispatcher: Any, argument: types.Type) -> Any:

@@ -108,11 +108,6 @@ class _Sites:
         """Return the trace of the model at a position."""
         return self._traced(data=self.values(x, deterministic=False))
 
-    def log_likelihood(self, x: Any) -> dict[str, Any]:
-        """Return the pointwise log likelihood of the observed sites."""
-        trace = self.at(x)
-        return {name: trace[name]["fn"].log_prob(trace[name]["value"]) for name in self.observed}
-
     def explain(self, x: np.ndarray) -> str:
         """Name the sites whose log probability is not finite at a position, and what NumPyro's own checks say."""
         reason = ""
@@ -186,11 +181,9 @@ class _Sites:
         }
         data = {name: np.asarray(self.trace[name]["value"]) for name in self.observed}
         shapes = [(n if site.real else f"{n}_unconstrained", site.shape) for n, site in self.latent.items()]
-        compute = {"posterior": _Blocks(self.values, self.d, list(self.trace))}
-        if self.observed:
-            compute["log_likelihood"] = _Blocks(self.log_likelihood, self.d, self.observed)
+        values = _Blocks(self.values, self.d, list(self.trace))
         groups = {"observed_data": data} if data else {}
-        return ResultTree(flat_names(shapes), compute, lambda: (coords, dims), lambda: groups)
+        return ResultTree(flat_names(shapes), values, lambda: (coords, dims), lambda: groups)
 
     def children(self) -> Children:
         """Return the sites that may be non-centred, with location and scale as functions of the vector."""

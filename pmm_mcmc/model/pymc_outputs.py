@@ -1,4 +1,4 @@
-"""Posterior variables, likelihood terms, dims and data of a PyMC model, computed as PyMC and ArviZ do.
+"""Posterior variables, dims and data of a PyMC model, computed as PyMC and ArviZ do.
 
 This is the only module that relies on how they do it.  Names that PyMC does not document or may move:
 ``Model.unobserved_value_vars``, ``pymc.util.get_default_varnames``,
@@ -43,18 +43,10 @@ def model_data(model: pm.Model) -> dict[str, dict[str, Any]]:
     return {"observed_data": find_observations(model), **({"constant_data": constant} if constant else {})}
 
 
-def outputs_of(model: pm.Model, what: str) -> dict[str, Any]:
-    """Return the variables of a result by name, as graphs of the model's value variables.
-
-    ``what`` is ``"posterior"``: free variables on their own scale, then deterministics; or ``"log_likelihood"``:
-    pointwise terms by observed variable.
-    """
-    if what == "posterior":
-        named = {var.name: var for var in model.unobserved_value_vars}
-        outputs = {name: named[name] for name in get_default_varnames(list(named), include_transformed=False)}
-    else:
-        terms = model.logp(vars=model.observed_RVs, sum=False) if model.observed_RVs else []
-        outputs = {rv.name: term for rv, term in zip(model.observed_RVs, terms, strict=True)}
+def outputs_of(model: pm.Model) -> dict[str, Any]:
+    """Return free variables on their own scale, then deterministics, by name, as graphs of the value variables."""
+    named = {var.name: var for var in model.unobserved_value_vars}
+    outputs = {name: named[name] for name in get_default_varnames(list(named), include_transformed=False)}
     for name, graph in outputs.items():
         if any(isinstance(node.type, RandomType) for node in ancestors([graph])):
             raise ValueError(
@@ -64,18 +56,18 @@ def outputs_of(model: pm.Model, what: str) -> dict[str, Any]:
     return {name: pt.as_tensor(graph, allow_xtensor_conversion=True) for name, graph in outputs.items()}
 
 
-def many_draws(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], what: str, backend: str) -> ManyDraws:
+def many_draws(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], backend: str) -> ManyDraws:
     """Compile the outputs of a model for many draws; the compiled functions are cached with the model.
 
-    ``vars`` are its value variables in flat order, and an initial point gives their shapes; ``what`` is that of
-    :func:`outputs_of`, and ``backend`` is ``"jax"``, or ``"numba"`` for evaluation without JAX.
+    ``vars`` are its value variables in flat order, and an initial point gives their shapes; ``backend`` is ``"jax"``,
+    or ``"numba"`` for evaluation without JAX.
     """
     point = {name: np.asarray(value) for name, value in point.items()}
-    key = what, backend, state_of(model, vars), flat_layout(vars, point), model.check_bounds
+    key = backend, state_of(model, vars), flat_layout(vars, point), model.check_bounds
     start = flat_position(point, vars)
     compiled: dict[tuple, CompiledOutputs] = model_cache(model, "outputs")
     if key not in compiled:
-        outputs = outputs_of(model, what)
+        outputs = outputs_of(model)
         joined, flat = join_nonshared_inputs(point=point, outputs=list(outputs.values()), inputs=list(vars))
         # Checks of parameters become values: one draw out of range must not raise for a whole block.
         check = "local_check_parameter_to_ninf_switch" if model.check_bounds else "local_remove_check_parameter"
@@ -92,19 +84,17 @@ def model_layout(
     vars: Sequence[Any],
     point: dict[str, Any],
     backend: str = "numba",
-    include: Sequence[str] = ("posterior",),
 ) -> ResultTree:
     """Return the map from flat positions to the variables of a PyMC model.
 
     The functions of the draws are compiled here and cached with the model.  Data are read when they are used, so that
     ``pm.set_data`` takes effect; where it changes a shape, build a new layout.
 
-    ``include`` are the groups to compute from the draws, "posterior" and "log_likelihood"; the other arguments, and the
-    error for a random deterministic, are those of :func:`many_draws`.
+    The arguments, and the error for a random deterministic, are those of :func:`many_draws`.
     """
     return ResultTree(
         flat_names([(var.name, np.shape(point[var.name])) for var in vars]),
-        {what: many_draws(model, vars, point, what, backend) for what in include},
+        many_draws(model, vars, point, backend),
         lambda: coords_and_dims(model),
         lambda: model_data(model),
     )

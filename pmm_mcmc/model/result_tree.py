@@ -66,38 +66,26 @@ class ResultTree:
     ----------
     names : list of str
         Label of each unconstrained coordinate, such as ``"theta[0]"`` or ``"tau_log__"``.
+    values
+        The function that returns free variables on their own scale, and deterministics, at unconstrained positions
+        ``(chain, n, d)``, with the names, order and dtypes of ``pm.sample``'s posterior, ``(chain, n, *shape)``; ``n``
+        may be 0.
     """
 
     names: list[str]
-    _compute: Mapping[str, Callable[[np.ndarray], dict[str, np.ndarray]]]
+    values: Callable[[np.ndarray], dict[str, np.ndarray]]
     _coords_and_dims: Callable[[], tuple[dict[str, Any], dict[str, Any]]]
     _data: Callable[[], dict[str, dict[str, Any]]]
 
     @classmethod
     def of_vector(cls, ndim: int) -> ResultTree:
         """Return the layout of a log density without a model: one variable ``x`` of shape ``(ndim,)``."""
-        compute = {"posterior": lambda position: {"x": position}}
-        return cls(flat_names([("x", (ndim,))]), compute, lambda: ({}, {}), dict)
+        return cls(flat_names([("x", (ndim,))]), lambda position: {"x": position}, lambda: ({}, {}), dict)
 
     @property
     def dims(self) -> dict[str, list[str]]:
         """The dimensions of the variables that have named ones."""
         return {str(name): list(map(str, dims)) for name, dims in self._coords_and_dims()[1].items()}
-
-    def has(self, what: str) -> bool:
-        """Return whether a group can be computed from the draws."""
-        return what in self._compute
-
-    def values(self, position: np.ndarray) -> dict[str, np.ndarray]:
-        """Return free variables on their own scale, and deterministics, at unconstrained positions ``(chain, n, d)``.
-
-        They have the names, order and dtypes of ``pm.sample``'s posterior, ``(chain, n, *shape)``; ``n`` may be 0.
-        """
-        return self._compute["posterior"](position)
-
-    def log_likelihood(self, position: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the pointwise log likelihood of the observed variables at positions ``(chain, n, d)``."""
-        return self._compute["log_likelihood"](position)
 
     def tree(
         self,
@@ -128,8 +116,6 @@ class ResultTree:
                 made[group] = _dataset(arrays, coords, {} if statistics else dims, attrs)
         for group, arrays in self._data().items():
             made[group] = _dataset(arrays, coords, dims, created, sample_dims=[])
-        if "log_likelihood" in groups:
-            made["log_likelihood"] = _dataset(groups["log_likelihood"], coords, dims, created, skip_event_dims=True)
         return xr.DataTree.from_dict(made | dict(others or {}))
 
 
@@ -149,7 +135,6 @@ def _dataset(
     dims: dict[Any, Any],
     attrs: Mapping[str, Any],
     sample_dims: Sequence[str] = tuple(_SAMPLE_DIMS),
-    skip_event_dims: bool = False,
 ) -> xr.Dataset:
     from arviz_base import dict_to_dataset
 
@@ -159,7 +144,6 @@ def _dataset(
         coords=coords,
         dims=dims,
         sample_dims=list(sample_dims),
-        skip_event_dims=skip_event_dims,
         check_conventions=False,
     )
     made_by = dataset.attrs

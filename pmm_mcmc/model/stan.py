@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from pmm_mcmc.model.c_function import CFunction
-from pmm_mcmc.model.c_hierarchy import PointerChild
 from pmm_mcmc.model.initial_points import checked_values
 from pmm_mcmc.model.result_tree import ResultTree
-from pmm_mcmc.model.stan_hierarchy import named_children, read_children
+from pmm_mcmc.model.stan_hierarchy import StanChildren
 
 __all__ = ["stan_children", "stan_function", "stan_layout", "stan_program", "stan_start"]
 
@@ -89,15 +88,11 @@ def _values(model: Any) -> dict[str, Any] | None:
     return {name: value for name, value in values.items() if name != "__stanli"} if isinstance(values, dict) else None
 
 
-def stan_children(model: Any, children: Any, code: str) -> dict[str, PointerChild]:
+def stan_children(model: Any, children: Any, code: str) -> StanChildren | None:
     """Return the parameters that may be non-centred: of ``children`` or, for None, of the program's statements."""
     if children is None and not code:
-        return {}
-    places = _variables(model.param_unc_names())
-    data = _values(model) or {}
-    if children is None:
-        return read_children(model, places, data, code)
-    return named_children(model, places, data, children)
+        return None
+    return StanChildren(model, _variables(model.param_unc_names()), _values(model) or {}, children, code)
 
 
 def stan_function(model: Any) -> tuple[CFunction, int, bool]:
@@ -137,16 +132,7 @@ def stan_layout(model: Any) -> ResultTree:
         return {name: everything[:, columns].reshape(shapes[name]) for name, (_, columns) in places.items()}
 
     names = [re.sub(r"\.(\d+(?:\.\d+)*)$", _in_brackets, name) for name in model.param_unc_names()]
-    compute = {"posterior": values}
-    likelihoods = [name for name in places if name.startswith("log_lik")]
-    if likelihoods:
-
-        def log_likelihood(position: np.ndarray) -> dict[str, np.ndarray]:
-            everything = values(position)
-            return {name: everything[name] for name in likelihoods}
-
-        compute["log_likelihood"] = log_likelihood
-    return ResultTree(names, compute, lambda: ({}, {}), dict)
+    return ResultTree(names, values, lambda: ({}, {}), dict)
 
 
 def stan_start(model: Any) -> Callable[[Mapping[str, Any]], np.ndarray]:

@@ -15,7 +15,6 @@ import pymc as pm
 from pmm_mcmc._version import __version__
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Engine, evaluated_at
-from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.checks import check_initvals, check_model, model_of
 from pmm_mcmc.model.initial_points import initial_point, vector_starts
@@ -27,7 +26,7 @@ from pmm_mcmc.model.user_density import LogDensity
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups
 from pmm_mcmc.run.finished_run import coordinate_labels
-from pmm_mcmc.run.on_tape import engine_of
+from pmm_mcmc.run.on_tape import c_engine_of, engine_of
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
@@ -62,8 +61,8 @@ class SamplingPlan:
         Entries that must equal those of a stored run to continue it; attributes of the result.
     group
         Number of chains that advance in lockstep.
-    log_likelihood, adjusted, var_names
-        Whether to compute the log likelihood; whether draws are adjusted; the variables in the result, None for all.
+    adjusted, var_names
+        Whether draws are adjusted; the variables in the result, None for all.
     model, density
         The PyMC model or, without one, the log density, which may know names, a prior, and why it is not finite.
     prior_sampler
@@ -78,7 +77,6 @@ class SamplingPlan:
     identity: dict[str, Any]
     attributes: dict[str, Any]
     group: int
-    log_likelihood: bool
     adjusted: bool
     var_names: list[str] | None = None
     model: Any = None
@@ -115,11 +113,6 @@ class SamplingPlan:
         """Return the plan for a :class:`pmm_mcmc.LogDensity`."""
         density = request.model
         arguments = request.arguments
-        if request.log_likelihood and not density.layout.has("log_likelihood"):
-            raise ValueError(
-                "log_likelihood=True needs a PyMC model, a NumPyro model with observed sites, or a Stan program with a "
-                "variable log_lik: this LogDensity has no observed data; leave it out"
-            )
         if not request.step.free:
             raise ValueError("step was made for a PyMC model: for a LogDensity make it outside any")
         arguments.check_coordinates(density.d)
@@ -138,7 +131,7 @@ class SamplingPlan:
             density = density.tempered()
         engine: Any
         if density.runs_on == "numba":
-            engine = NumbaEngine.of(arguments, density, devices.threads_of(request.cores, density))
+            engine = c_engine_of(arguments, density, devices.threads_of(request.cores, density))
         else:
             engine = devices.jax_engine(arguments, density, request.device, request.precision, request.chains)
         centre = np.zeros(density.d)
@@ -177,8 +170,7 @@ class SamplingPlan:
         else:
             engine, backend = engine_of(request, density, backend, centre, announce)
         engine.periods = periods_of(vars, model)
-        include = ("posterior", "log_likelihood") if request.log_likelihood else ("posterior",)
-        layout = model_layout(model, vars, point, "jax" if backend == "jax" else "numba", include)
+        layout = model_layout(model, vars, point, "jax" if backend == "jax" else "numba")
         return cls._of_engine(request, engine, backend, layout, centre, model=model, prior_sampler=sampler)
 
     @classmethod
@@ -208,13 +200,13 @@ class SamplingPlan:
         identity = {
             "method": repr(arguments), "backend": backend, "precision": precision, "group": group,
             "device": devices.platforms(engine)[0], "keep_gradients": step.keep_gradients,
-            "log_likelihood": request.log_likelihood, "adjusted": adjusted, "pmm_mcmc": __version__,
+            "adjusted": adjusted, "pmm_mcmc": __version__,
         }  # fmt: skip
         if not engine.structure.is_identity:  # its numbers are a part of what is stored
             identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_parameters} numbers"
         plan = cls(
             arguments, engine, layout, statistics, setting, identity, attributes, group,
-            log_likelihood=request.log_likelihood, adjusted=adjusted, **source,
+            adjusted=adjusted, **source,
         )  # fmt: skip
         plan._choose_variables(request.var_names)
         identity |= plan._identity_of_density(centre)
@@ -260,17 +252,14 @@ class SamplingPlan:
             **{name: " ".join([kind, *dims.get(name.partition("/")[2], ())]) for name, kind in kinds.items()},
         }
 
-    def values(self, position: np.ndarray, tuning: bool = False) -> Groups:
+    def values(self, position: np.ndarray) -> Groups:
         """Return the named values ``(chain, n, ...)`` of draws ``(chain, n, d)``, by group."""
         values = self.layout.values(position)
-        groups = {"posterior": {n: values[n] for n in values if self.var_names is None or n in self.var_names}}
-        if self.log_likelihood and not tuning:
-            groups["log_likelihood"] = self.layout.log_likelihood(position)
-        return groups
+        return {"posterior": {n: values[n] for n in values if self.var_names is None or n in self.var_names}}
 
-    def empty(self, chains: int, tuning: bool = False) -> Groups:
-        """Return arrays without draws that have the names, shapes and dtypes of the result of a phase."""
-        groups = self.values(np.empty((chains, 0, self.engine.d)), tuning)
+    def empty(self, chains: int) -> Groups:
+        """Return arrays without draws that have the names, shapes and dtypes of the result."""
+        groups = self.values(np.empty((chains, 0, self.engine.d)))
         shape = (chains, 0)
         stats = {name: np.empty(shape, _KINDS.get(name, (float,))[0]) for name in self.statistics}
         for name in GRADIENTS:

@@ -241,7 +241,7 @@ class StoreRecorder:
 
     def note(self, attrs: dict[str, Any]) -> None:
         """Add attributes to the result."""
-        self._store.note({group: attrs for group in self._store.rows if "log_likelihood" not in group})
+        self._store.note(dict.fromkeys(self._store.rows, attrs))
 
     def unconstrained(self) -> xr.DataArray | None:
         """Return the unconstrained positions ``(chain, draw, d)`` so far, if they are kept."""
@@ -281,7 +281,7 @@ def recorder_of(
     empty = plan.empty(chains)
     warmup_draws = 0
     if not request.discard_tuned_samples:
-        empty |= {f"warmup_{group}": arrays for group, arrays in plan.empty(chains, tuning=True).items()}
+        empty |= {f"warmup_{group}": arrays for group, arrays in empty.items()}
         warmup_draws = plan.longest_warmup(tune) * (1 + (request.start is not None))
     draws = request.draws
     longest_chunk = draws

@@ -20,6 +20,7 @@ from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.finished_run import FinishedRun
 from pmm_mcmc.run.stopping import AUTO, DRAWS
 from pmm_mcmc.run.storage import NothingStored
+from pmm_mcmc.run.storage.folder import Folder
 from pmm_mcmc.run.storage.recovery import stored_identity
 from pmm_mcmc.steps.base import LangevinStep, unknown_argument
 from pmm_mcmc.steps.ghmc import GHMC
@@ -39,7 +40,7 @@ _BITS = 62  # bits of a drawn seed
 
 # Arguments that a continued run takes from the finished one.
 _INHERITED = (
-    "chains", "tune", "backend", "device", "precision", "discard_tuned_samples", "log_likelihood", "var_names",
+    "chains", "tune", "backend", "device", "precision", "discard_tuned_samples", "var_names",
     "adjusted", "seed",
 )  # fmt: skip
 
@@ -57,7 +58,9 @@ _ELSEWHERE = {
     "nuts_sampler": _NUTS,
     "nuts_sampler_kwargs": _NUTS,
     "compile_kwargs": "backend= chooses what compiles: 'numba' or 'jax'",
-    "idata_kwargs": "log_likelihood=True adds the log likelihood",
+    "idata_kwargs": "pm.compute_log_likelihood(dt, model=model) adds the log likelihood to the result",
+    "log_likelihood": "pm.compute_log_likelihood(dt, model=model) adds it to the result; NumPyro has "
+    "numpyro.infer.log_likelihood, and of a Stan program log_lik is in the posterior",
     "return_inferencedata": "the result is always an ArviZ DataTree: leave it out",
     "trace": "store= writes the draws to zarr while the run goes on",
     "keep_warning_stat": "warnings are logged: leave it out",
@@ -117,7 +120,6 @@ class Request:
     store: str | os.PathLike[str] | None = None
     resume: bool = False
     discard_tuned_samples: bool = True
-    log_likelihood: bool = False
     keep: str = "draws"
     adjusted: bool = True
     ladder: Any = None
@@ -161,6 +163,8 @@ class Request:
             options["draws"] += finished_run.run.done
         if options["resume"] and options["store"] is None:
             raise ValueError("resume=True needs store=, the path of the run to continue")
+        if options["store"] is not None:
+            Folder(options["store"])  # raises for a path that cannot be one
         _check_keep(options)
         return cls(**options)
 
@@ -318,7 +322,6 @@ def _check_keep(options: Mapping[str, Any]) -> None:
     check_choice("keep", keep, ("draws", "moments"))
     needy = {
         "store": options["store"] is not None,
-        "log_likelihood": options["log_likelihood"],
         "discard_tuned_samples=False": not options["discard_tuned_samples"],
         # Between chains there are no standard errors.
         "draws='auto' of one chain": isinstance(options["draws"], str) and options["chains"] == 1,

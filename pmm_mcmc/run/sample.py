@@ -46,7 +46,6 @@ def sample(
     store: str | os.PathLike[str] | None = None,
     resume: bool = False,
     discard_tuned_samples: bool = True,
-    log_likelihood: bool = False,
     keep: str = "draws",
     adjusted: bool | None = None,
     callback: Callable[[FinishedChunk], None] | None = None,
@@ -100,15 +99,13 @@ def sample(
         instructions and the number of chains alone; with ``step`` numba from the start, as for a C function; JAX for a
         JAX function.
     store
-        Path, or URL that fsspec knows, of a zarr store that is written during the run and can be read at any time with
-        :func:`pmm_mcmc.open`.  The returned result reads from it when it is used.
+        Path of a zarr store that is written during the run and can be read at any time with :func:`pmm_mcmc.open`: a
+        folder on a disk, which can be copied elsewhere meanwhile.  The returned result reads from it when it is used.
     resume
         Continue the run in ``store`` from its last chunk, with the same bytes as without an interruption.  A larger
         ``draws`` than before extends it.
     discard_tuned_samples
         False keeps the draws of the warm-up, in groups ``warmup_*``.
-    log_likelihood
-        Compute the group ``log_likelihood``.
     keep
         "draws"; or "moments" if the draws would fit neither memory nor disk: means and standard deviations of each
         chain, in groups ``posterior_mean`` and ``posterior_sd``; no bias is measured.  The memory then does not depend

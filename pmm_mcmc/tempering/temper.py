@@ -53,7 +53,6 @@ def temper(
     backend: str | Jax = "auto",
     store: str | os.PathLike[str] | None = None,
     resume: bool = False,
-    log_likelihood: bool = False,
     callback: Callable[[FinishedChunk], None] | None = None,
     progressbar: bool = True,
     compute_convergence_checks: bool = True,
@@ -84,7 +83,7 @@ def temper(
     store, resume
         As for :func:`pmm_mcmc.sample`.  A store begins with the draws, so that a run that is killed while the ladder is
         tuned is tuned again by ``resume``.
-    model, random_seed, initvals, var_names, cores, backend, log_likelihood
+    model, random_seed, initvals, var_names, cores, backend
         As for :func:`pmm_mcmc.sample`.
     callback, progressbar, compute_convergence_checks
         As for :func:`pmm_mcmc.sample`.

@@ -139,7 +139,6 @@ def test_what_is_no_c_function_is_refused(arguments, message):
     ("arguments", "message"),
     [
         ({"backend": "jax"}, "backend='jax': this LogDensity is a C function; use backend='numba' or 'auto'"),
-        ({"log_likelihood": True}, "this LogDensity has no observed data"),
         ({"step": pmm.PoissonULMC(reparametrise={"x": "noncentred"})}, "reparametrise="),
         ({"initvals": np.zeros(3)}, r"initvals has shape \(3,\)"),
         ({"initvals": {"x": np.zeros(2)}}, "the LogDensity has one vector and no names; must be an array of shape"),

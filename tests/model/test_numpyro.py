@@ -1,4 +1,4 @@
-"""NumPyro models as log densities: the same density, draws and log likelihood as NumPyro's own."""
+"""NumPyro models as log densities: the same density and draws as NumPyro's own."""
 
 import json
 
@@ -11,7 +11,7 @@ import pytest
 from numpyro.contrib.control_flow import scan
 from numpyro.handlers import mask, reparam, seed, substitute, trace
 from numpyro.infer.reparam import LocScaleReparam
-from numpyro.infer.util import constrain_fn, log_likelihood, potential_energy
+from numpyro.infer.util import constrain_fn, potential_energy
 from numpyro_models import EXAMPLES, REFERENCES
 from pymc.exceptions import SamplingError
 from scipy.stats import norm
@@ -110,33 +110,29 @@ def test_density_and_values_are_those_of_numpyro(name):
     assert set(values) == set(theirs)
     for site, array in values.items():
         np.testing.assert_allclose(array[0, 2], theirs[site], rtol=1e-12)
-    likelihood = density.layout.log_likelihood(draws)
-    samples = {site: jnp.asarray(theirs[site])[None] for site in params}
-    for site, array in log_likelihood(model, samples, *args, parallel=True, **kwargs).items():
-        if site in likelihood:
-            np.testing.assert_allclose(likelihood[site][0, 1], array[0], rtol=1e-12)
-    assert "extra" not in likelihood and likelihood
 
 
-def test_draws_have_names_plates_and_the_log_likelihood(tmp_path):
-    dt = pmm.sample(model=pmm.LogDensity.from_numpyro(schools, Y), log_likelihood=True, store=tmp_path / "a", **RUN)
+def test_draws_have_names_and_plates(tmp_path):
+    dt = pmm.sample(model=pmm.LogDensity.from_numpyro(schools, Y), store=tmp_path / "a", **RUN)
     assert dt["posterior"]["theta"].dims == dt["posterior"]["twice"].dims == ("chain", "draw", "school")
     assert list(dt["posterior"].data_vars) == ["mu", "tau", "theta", "twice"]
     np.testing.assert_array_equal(dt["posterior"]["twice"], 2 * dt["posterior"]["theta"])
     assert pmm.verdict(dt).state in ("trusted", "undecided", "not trusted")
     assert pmm.workbench.report(dt, tmp_path / "report.html").stat().st_size > 10_000
-    assert dt["log_likelihood"]["obs"].dims == ("chain", "draw", "school")
+    draws = {name: values.values for name, values in dt["posterior"].data_vars.items()}
+    terms = numpyro.infer.log_likelihood(schools, draws, Y, batch_ndims=2)
+    assert terms["obs"].shape == (*draws["mu"].shape, 8)
     np.testing.assert_array_equal(dt["observed_data"]["obs"], Y)
     assert dt["posterior"].attrs["reparametrisation"] == "theta is sampled non-centred"
     # The same model made anew, as in another process, continues the run with the same bytes.
     again = pmm.LogDensity.from_numpyro(schools, Y)
-    longer = pmm.sample(model=again, log_likelihood=True, store=tmp_path / "a", resume=True, **RUN | {"draws": 60})
-    whole = pmm.sample(model=again, log_likelihood=True, **RUN | {"draws": 60})
-    for group, site in (("posterior", "tau"), ("posterior", "theta"), ("log_likelihood", "obs")):
+    longer = pmm.sample(model=again, store=tmp_path / "a", resume=True, **RUN | {"draws": 60})
+    whole = pmm.sample(model=again, **RUN | {"draws": 60})
+    for group, site in (("posterior", "tau"), ("posterior", "theta")):
         np.testing.assert_array_equal(longer[group][site], whole[group][site])
     other = pmm.LogDensity.from_numpyro(schools, Y + 1.0)
     with pytest.raises(pmm.StoreError, match="density: other values"):
-        pmm.sample(model=other, log_likelihood=True, store=tmp_path / "a", resume=True, **RUN | {"draws": 60})
+        pmm.sample(model=other, store=tmp_path / "a", resume=True, **RUN | {"draws": 60})
 
 
 def test_plates_of_two_dimensions_and_events():
@@ -295,12 +291,6 @@ def test_data_are_those_at_the_time():
     y[:] = 0.0
     jax.clear_caches()
     np.testing.assert_array_equal(density.batch(jnp.zeros((1, 10)), [], "float64")[0], before)
-
-
-def test_a_model_without_observed_sites_has_no_log_likelihood():
-    density = pmm.LogDensity.from_numpyro(lambda: numpyro.sample("x", dist.Normal()))
-    with pytest.raises(ValueError, match=r"log_likelihood=True needs .* this LogDensity has no observed data"):
-        pmm.sample(model=density, log_likelihood=True, **RUN)
 
 
 def test_the_door_does_not_change_jax_precision_for_others():

@@ -14,7 +14,6 @@ from pytensor.scalar.basic import Cast
 from pytensor.tensor.elemwise import Elemwise
 from result_models import (
     CASES,
-    INTERPRETED,
     STARTS,
     compare,
     data_and_deterministics,
@@ -22,14 +21,10 @@ from result_models import (
     layout_of,
     lengths_that_can_change,
     missing_values,
-    nothing_observed,
-    out_of_range,
     positions,
     scan,
-    several_observed,
     shapes,
     trace_of,
-    vectors,
 )
 
 from pmm_mcmc.model import outputs
@@ -37,7 +32,6 @@ from pmm_mcmc.model.outputs import _same_in_any_place
 
 pytestmark = pytest.mark.pymc
 
-BOTH = ("posterior", "log_likelihood")
 both = pytest.mark.parametrize("backend", ["numba", "jax"])
 
 
@@ -50,7 +44,7 @@ def test_values_are_those_of_the_trace(case, backend):
     compare(layout.values(position), trace_of(model, position))
     without_jax = outputs._Loop if case == "scan" else outputs._Vectorised
     way = outputs._Jax if backend == "jax" else without_jax
-    assert isinstance(layout._compute["posterior"]._compiled.of_block, way), "another way was taken"
+    assert isinstance(layout.values._compiled.of_block, way), "another way was taken"
 
 
 @both
@@ -58,7 +52,7 @@ def test_order_of_the_flat_vector(backend):
     model = known("transforms")
     vars = [model.value_vars[i] for i in (4, 0, 6, 2, 1, 7, 5, 3)]
     position = positions(model)
-    layout = layout_of(model, backend, vars=vars)
+    layout = layout_of(model, backend, vars)
     compare(layout.values(position), trace_of(model, position, vars))
     assert layout.names[:5] == [
         *(f"simplex_simplex__[{i}, {j}]" for i in range(2) for j in range(2)),
@@ -71,7 +65,7 @@ def test_order_of_the_flat_vector(backend):
 def test_no_draws_and_any_number_of_them(backend):
     model = data_and_deterministics()
     layout = layout_of(model, backend)
-    rows = layout._compute["posterior"].rows
+    rows = layout.values.rows
     whole = layout.values(positions(model, 3, rows // 3 + 5))
     none = layout.values(positions(model, 7, 0))
     for name, values in whole.items():
@@ -86,7 +80,7 @@ def test_a_draw_does_not_depend_on_its_company(case, backend):
     # To the bit: chunks of any length and chains in any batches make the same result.
     model = known(case)
     layout = layout_of(model, backend)
-    position = positions(model, 5, layout._compute["posterior"].rows // 4)
+    position = positions(model, 5, layout.values.rows // 4)
     whole = layout.values(position)
     shuffle = np.random.default_rng(2).permutation(position.shape[0] * position.shape[1])
     mixed = layout.values(position.reshape(1, -1, position.shape[2])[:, shuffle])
@@ -105,7 +99,7 @@ def test_matrix_products_do_not_depend_on_their_company(backend):
         pm.Deterministic("mu", pm.Data("X", rng.normal(size=(301, 25))) @ slope)
         pm.Deterministic("square", slope.reshape((5, 5)) @ slope.reshape((5, 5)).T)
     layout = layout_of(model, backend)
-    position = positions(model, 1, 2 * layout._compute["posterior"].rows - 3)
+    position = positions(model, 1, 2 * layout.values.rows - 3)
     shuffle = rng.permutation(position.shape[1])
     whole, mixed = layout.values(position), layout.values(position[:, shuffle])
     for name, values in whole.items():
@@ -128,14 +122,13 @@ def test_a_processor_whose_products_depend_on_the_row_is_found_out():
 
 def test_jax_traces_once():
     model = data_and_deterministics()
-    layout = layout_of(model, "jax", BOTH)
+    layout = layout_of(model, "jax")
     for chains, draws in ((4, 1), (4, 7), (2, 1500), (3, 0)):
         layout.values(positions(model, chains, draws))
-        layout.log_likelihood(positions(model, chains, draws))
-    assert [layout._compute[what].traces for what in BOTH] == [1, 1]
-    again = layout_of(model, "jax", BOTH)
+    assert layout.values.traces == 1
+    again = layout_of(model, "jax")
     again.values(positions(model))
-    assert again._compute["posterior"].traces == 1, "a second run on the model compiles anew"
+    assert again.values.traces == 1, "a second run on the model compiles anew"
 
 
 @both
@@ -147,7 +140,7 @@ def test_data_changed_between_two_runs(backend):
         pm.set_data({"x": np.ones((2, 3)), "k": -1.0})
     after = layout.values(position)
     compare(after, trace_of(model, position))
-    assert not np.allclose(before["scaled"], after["scaled"]) and layout._compute["posterior"].traces <= 1
+    assert not np.allclose(before["scaled"], after["scaled"]) and layout.values.traces <= 1
 
 
 @both
@@ -169,47 +162,28 @@ def test_variables_added_to_the_model_later():
     compare(layout_of(model, "numba").values(positions(model)), trace_of(model, positions(model)))
 
 
-# -- log likelihood ----------------------------------------------------------------------------------------------------
-
-
-@both
-@pytest.mark.parametrize("make", [out_of_range, several_observed, vectors, missing_values, nothing_observed])
-def test_log_likelihood_is_pymcs(make, backend):
-    model = make()
-    position = positions(model, draws=6)
-    layout = layout_of(model, backend, BOTH)
-    found = layout.log_likelihood(position)
-    tree = layout.tree({"posterior": layout.values(position), "log_likelihood": found}, {})
-    if not model.observed_RVs:
-        assert found == {}
-        return
-    bare = layout.tree({"posterior": layout.values(position)}, {})
-    pm.compute_log_likelihood(bare, model=model, progressbar=False, compile_kwargs={"mode": INTERPRETED})
-    expected = bare["log_likelihood"]
-    assert set(found) == set(expected.data_vars)
-    for name, right in expected.data_vars.items():
-        assert tree["log_likelihood"][name].dims == right.dims and found[name].dtype == right.dtype
-        np.testing.assert_allclose(found[name], right.values, rtol=1e-9, atol=1e-12, err_msg=name)
-    if make is out_of_range:
-        assert 0.2 < np.isfinite(found["y"]).mean() < 0.8
-
-
 # -- ways to compute ---------------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_compiled_or_called_number_by_number_without_jax():
     layout = layout_of(known("data_and_deterministics"), "numba")
-    for node in layout._compute["posterior"]._compiled.of_block._function.maker.fgraph.apply_nodes:
+    for node in layout.values._compiled.of_block._function.maker.fgraph.apply_nodes:
         assert not isinstance(node.op, HasInnerGraph), f"{node.op} is compiled"
         if isinstance(node.op, Elemwise):
             scalar_op = node.op.scalar_op
             assert getattr(scalar_op, "nfunc_spec", None) or isinstance(scalar_op, Cast), f"{scalar_op} has no ufunc"
 
 
-@pytest.mark.parametrize("make", [scan, vectors])
+def factors():
+    with pm.Model() as model:
+        x = pm.Normal("x", shape=(2, 3))
+        pm.Deterministic("roots", pt.linalg.cholesky(x[:, :, None] * x[:, None, :] + 4.0 * np.eye(3)))
+    return model
+
+
+@pytest.mark.parametrize("make", [scan, factors])
 def test_loops_over_more_than_draws_are_compiled(make):
-    what = "posterior" if make is scan else "log_likelihood"
-    assert isinstance(layout_of(make(), "numba", (what,))._compute[what]._compiled.of_block, outputs._Loop)
+    assert isinstance(layout_of(make(), "numba").values._compiled.of_block, outputs._Loop)
 
 
 @wrap_py(itypes=[pt.dvector], otypes=[pt.dscalar])
@@ -224,7 +198,7 @@ def test_operations_that_only_python_knows(backend):
         pm.Deterministic("middle", foreign(x))
     layout, position = layout_of(model, backend), positions(model)
     np.testing.assert_allclose(layout.values(position)["middle"], np.sort(position, axis=-1)[..., 1] ** 2)
-    assert isinstance(layout._compute["posterior"]._compiled.of_block, outputs._Vectorised)
+    assert isinstance(layout.values._compiled.of_block, outputs._Vectorised)
 
 
 def test_operations_that_are_vectorised_wrongly_are_noticed(monkeypatch):
@@ -232,7 +206,7 @@ def test_operations_that_are_vectorised_wrongly_are_noticed(monkeypatch):
     monkeypatch.setattr(outputs._Vectorised, "__call__", lambda self, block: [v[::-1] for v in right(self, block)])
     model = missing_values()
     layout, position = layout_of(model, "numba"), positions(model)
-    assert isinstance(layout._compute["posterior"]._compiled.of_block, outputs._Loop)
+    assert isinstance(layout.values._compiled.of_block, outputs._Loop)
     compare(layout.values(position), trace_of(model, position))
 
 
@@ -241,7 +215,7 @@ def test_memory_is_bounded_by_what_a_draw_takes():
         x = pm.Normal("x", shape=400)
         pm.Deterministic("total", pt.exp(pt.outer(x, x)).sum())
     layout = layout_of(model, "numba")
-    assert layout._compute["posterior"].rows <= 4
+    assert layout.values.rows <= 4
     position = 0.1 * positions(model, 4, 64)
     tracemalloc.start()
     try:
@@ -278,16 +252,15 @@ with pm.Model() as model:
     pm.Deterministic("n", (x > 1).sum())
     pm.Normal("z", x.sum(), 1, observed=np.ones(2))
 position = np.random.default_rng(1).normal(size=(2, 5, 3))
-include = ("posterior", "log_likelihood")
-plain = model_layout(model, model.value_vars, model.initial_point(0), "numba", include)
-one = {**plain.values(position), **plain.log_likelihood(position)}
+plain = model_layout(model, model.value_vars, model.initial_point(0), "numba")
+one = plain.values(position)
 assert sys.modules["jax"] is None
 del sys.modules["jax"]
 import jax
 assert not jax.config.jax_enable_x64
-fast = model_layout(model, model.value_vars, model.initial_point(0), "jax", include)
+fast = model_layout(model, model.value_vars, model.initial_point(0), "jax")
 assert not jax.config.jax_enable_x64
-two = {**fast.values(position), **fast.log_likelihood(position)}
+two = fast.values(position)
 assert not jax.config.jax_enable_x64 and jax.numpy.ones(1).dtype == "float32"
 jax.config.update("jax_enable_x64", True)
 fast.values(position)
@@ -307,7 +280,7 @@ def test_without_jax_and_with_its_settings_left_alone(run_script, precision):
     assert found is not None, errors
     close, dtypes, exact = found
     assert exact and all(close.values()), close
-    assert dtypes == {name: ["int64" if name == "n" else precision] * 2 for name in ("x", "y", "n", "z")}
+    assert dtypes == {name: ["int64" if name == "n" else precision] * 2 for name in ("x", "y", "n")}
 
 
 def test_rewrites_relied_on_are_known():

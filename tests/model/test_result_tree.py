@@ -35,7 +35,7 @@ def build():
 
 @pytest.fixture(scope="module")
 def run(sample):
-    """A model and a run of PyMC's, with its log likelihood."""
+    """A model and a run of PyMC's."""
     with pytest.warns(pm.exceptions.ImputationWarning):
         model = build()
     with model:
@@ -43,8 +43,8 @@ def run(sample):
     return model, dt
 
 
-def layout_of(model, include=("posterior",)):
-    return model_layout(model, model.value_vars, model.initial_point(0), include=include)
+def layout_of(model):
+    return model_layout(model, model.value_vars, model.initial_point(0))
 
 
 def groups_of(dt, layout, names=GROUPS):
@@ -143,7 +143,6 @@ def test_a_log_density_without_a_model():
     assert made["posterior"]["x"].dims == ("chain", "draw", "x_dim_0")
     assert made["posterior"].attrs["tuning_steps"] == 40
     np.testing.assert_array_equal(made["posterior"]["x"], position)
-    assert not layout.has("log_likelihood")
 
 
 def test_coordinates_are_read_when_the_tree_is_made():

@@ -143,7 +143,6 @@ BAD = {
     "device": {"backend": pmm.Jax(device="gpu")},
     "resume": {"resume": True},
     "initvals": {"initvals": np.zeros(4)},
-    "log_likelihood": {"log_likelihood": True},
     "scaling": {"step": pmm.PoissonULMC(scaling=[1.0])},
     "numba": {"backend": "numba"},
 }

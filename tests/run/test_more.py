@@ -20,7 +20,7 @@ QUIET = {"progressbar": False, "compute_convergence_checks": False}
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("chains, adjusted", [(1, False), (8, False), (1, True), (6, True)])
 def test_a_hundred_and_two_hundred_more_are_three_hundred(schools, backend, chains, adjusted):
-    options = {"chains": chains, "adjusted": adjusted, "discard_tuned_samples": False, "log_likelihood": True}
+    options = {"chains": chains, "adjusted": adjusted, "discard_tuned_samples": False}
     whole = run(schools, backend, draws=300, **options)
     first = run(schools, backend, draws=100, **options)
     before = first.copy(deep=True)

@@ -7,7 +7,7 @@ pytestmark = pytest.mark.process
 # What the packages below need of the system they have imported before it is taken away.
 SCRIPT = """
 import errno, json, os, signal, sys, types
-import arviz, concurrent.futures, fsspec, jax, matplotlib.pyplot, multiprocessing, numba, numpy as np, pandas
+import arviz, concurrent.futures, jax, matplotlib.pyplot, multiprocessing, numba, numpy as np, pandas
 import pymc, rich.live, rich.progress, scipy.linalg, scipy.optimize, scipy.stats, tempfile, xarray, zarr
 
 matplotlib.use("agg")

@@ -3,7 +3,9 @@
 import signal
 import threading
 
+import arviz as az
 import numpy as np
+import pymc as pm
 import pytest
 import xarray as xr
 from sampling_runs import BACKENDS, assert_same, run
@@ -11,6 +13,7 @@ from store_runs import files
 
 import pmm_mcmc as pmm
 from pmm_mcmc.run import memory
+from pmm_mcmc.run.storage import folder
 from pmm_mcmc.run.storage.recovery import stored_identity
 
 pytest_plugins = ["sampling_fixtures"]
@@ -18,7 +21,7 @@ pytest_plugins = ["sampling_fixtures"]
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_stored_and_in_memory_results_are_equal(schools, backend, tmp_path):
-    options = {"discard_tuned_samples": False, "log_likelihood": True}
+    options = {"discard_tuned_samples": False}
     memory, stored = run(schools, backend, **options), run(schools, backend, store=tmp_path / "a.zarr", **options)
     times = ("created_at", "sampling_time", "compile_time")
     del memory["checkpoint"]  # a store has its own
@@ -29,6 +32,18 @@ def test_stored_and_in_memory_results_are_equal(schools, backend, tmp_path):
     again = pmm.open(tmp_path / "a.zarr")
     assert set(times) <= set(again["posterior"].attrs)
     assert_same(again, memory)
+
+
+def test_log_likelihood_and_loo_are_those_of_pymc_and_arviz(schools, tmp_path):
+    memory = run(schools, "numba", draws=100)
+    run(schools, "numba", draws=100, store=tmp_path / "a.zarr")
+    elpd = []
+    for tree in (memory, pmm.open(tmp_path / "a.zarr")):
+        pm.compute_log_likelihood(tree, model=schools, progressbar=False)
+        terms = tree["log_likelihood"]["y"]
+        assert terms.dims == ("chain", "draw", "school") and list(terms["school"]) == list(tree["posterior"]["school"])
+        elpd.append(az.loo(tree).elpd)
+    assert np.isfinite(elpd[0]) and elpd[0] == elpd[1]
 
 
 def test_a_stored_run_can_be_prolonged(well, tmp_path):
@@ -53,9 +68,7 @@ def test_another_run_s_store_is_refused_by_name(schools, tmp_path):
 def test_a_full_disk_loses_nothing_that_was_committed(well, tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "_MOST_ROWS", 10)
     whole = run(well)
-    from pmm_mcmc.run.storage.folder import LocalFolder
-
-    write, calls = LocalFolder._write, []
+    write, calls = folder._write, []
 
     def full(path, data, durable):
         calls.append(path)
@@ -63,7 +76,7 @@ def test_a_full_disk_loses_nothing_that_was_committed(well, tmp_path, monkeypatc
             raise OSError(28, "No space left on device")
         return write(path, data, durable)
 
-    monkeypatch.setattr(LocalFolder, "_write", staticmethod(full))
+    monkeypatch.setattr(folder, "_write", full)
     with pytest.raises(pmm.StoreError, match="No space left"):
         run(well, store=tmp_path / "a", draws=1000)
     kept = pmm.open(tmp_path / "a")["posterior"]["x"].values

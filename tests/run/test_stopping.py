@@ -46,7 +46,7 @@ KINDS = {
     "draws": {},
     "moments": {"keep": "moments"},
     "adjusted": {"adjusted": True, "step": pmm.PoissonULMC()},
-    "recycled": {"step": pmm.PoissonULMC(), "chains": 8, "log_likelihood": True},
+    "recycled": {"step": pmm.PoissonULMC(), "chains": 8},
     "no gradients": {"step": pmm.PoissonULMC(K=16, keep_gradients=False), "var_names": ["mu"]},
 }
 

@@ -117,11 +117,6 @@ def test_folders_that_cannot_be_flushed_are_no_matter(tmp_path, monkeypatch):
     runs.create(tmp_path / "run.zarr").close()
 
 
-def test_unknown_kinds_of_urls(tmp_path):
-    with pytest.raises(StoreError, match=r"nowhere://run.zarr: could not be opened: ValueError: Protocol not known"):
-        runs.create("nowhere://run.zarr")
-
-
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 

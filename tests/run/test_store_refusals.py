@@ -5,8 +5,8 @@ import pytest
 import store_runs as runs
 import xarray as xr
 from store_runs import WHOLE, check_upto, finish, read
-from xarray.testing import assert_identical
 
+import pmm_mcmc as pmm
 from pmm_mcmc.run.storage import NothingStored, Store, StoreError, open_store
 from pmm_mcmc.run.storage import folder as folders
 from pmm_mcmc.run.storage.recovery import stored_identity
@@ -22,33 +22,8 @@ def test_two_writers_in_one_process(copy):
     runs.resume(copy).close()
 
 
-def test_of_two_writers_to_a_remote_store_the_latest_goes_on(tmp_path, reference):
-    url = f"memory://{tmp_path}/run.zarr"
-    first = runs.create(url)
-    runs.go_on(first, 3)
-    second = runs.resume(url)
-    with pytest.raises(StoreError, match="another run is writing to this store"):
-        runs.go_on(first, 1)
-    runs.go_on(second)
-    with pytest.raises(StoreError, match="another run is writing to this store"):
-        first.close()
-    second.close()
-    assert read(url)[1] == WHOLE
-    assert_identical(open_store(url).load(), reference)
-
-
-def test_a_remote_store_whose_process_was_killed_is_resumed(tmp_path):
-    url = f"memory://{tmp_path}/run.zarr"
-    store = runs.create(url)
-    runs.go_on(store, 3)
-    del store
-    runs.run(url)
-    assert read(url)[1] == WHOLE
-
-
-@pytest.mark.parametrize("form", ["{}", "memory://{}"])
-def test_nothing_is_overwritten(form, tmp_path):
-    path = form.format(tmp_path / "run.zarr")
+def test_nothing_is_overwritten(tmp_path):
+    path = tmp_path / "run.zarr"
     runs.run(path)
     with pytest.raises(StoreError, match=r"run.zarr: there is a store already; go on with it \(resume=True\), or use"):
         runs.create(path)
@@ -63,9 +38,19 @@ def test_nothing_is_overwritten(form, tmp_path):
     assert [entry.name for entry in other.iterdir()] == ["thesis.tex"]
 
 
-def test_a_store_that_is_moved_away_is_not_written_to(copy):
+def test_a_url_is_refused_early():
+    with pytest.raises(StoreError, match=r"s3://here/run.zarr: is a URL, .*; sample to a disk, and copy the folder"):
+        pmm.sample(store="s3://here/run.zarr")  # before it misses a model
+    with pytest.raises(StoreError, match="is a URL"):
+        pmm.open("s3://here/run.zarr")
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_store_that_is_moved_away_is_not_written_to(copy, replaced):
     store = runs.resume(copy)
     copy.rename(copy.with_name("moved.zarr"))
+    if replaced:
+        runs.create(copy).close()
     with pytest.raises(StoreError, match="removed or moved away"):
         runs.go_on(store, 1)
     with pytest.raises(StoreError, match="removed or moved away"):

@@ -22,7 +22,7 @@ from store_processes import child, compare, ended
 import pmm_mcmc as pmm
 from pmm_mcmc.run import finished_run, memory
 from pmm_mcmc.run.storage.checkpoint import decode
-from pmm_mcmc.run.storage.folder import PARTIAL, folder_at
+from pmm_mcmc.run.storage.folder import PARTIAL, Folder
 from pmm_mcmc.run.storage.layout import ArrayLayout
 from pmm_mcmc.run.storage.recovery import CREATING, SETTINGS, last_whole
 
@@ -101,7 +101,7 @@ def finish(process, pipe):
 
 def where_it_stands(path):
     """Return what a killed run was at, and whether files of a commit that was not finished lie about."""
-    folder = folder_at(path)
+    folder = Folder(path)
     sizes = folder.sizes()
     if CREATING in sizes or SETTINGS not in sizes:
         return "creation", bool(sizes)

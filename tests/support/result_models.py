@@ -201,8 +201,8 @@ def trace_of(model, position, vars=None):
     }
 
 
-def layout_of(model, backend, include=("posterior",), vars=None):
-    return model_layout(model, vars or model.value_vars, start_of(model), backend, include)
+def layout_of(model, backend, vars=None):
+    return model_layout(model, vars or model.value_vars, start_of(model), backend)
 
 
 def compare(values, expected, **tolerance):

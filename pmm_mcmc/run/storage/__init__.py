@@ -1,4 +1,4 @@
-"""Runs on disk or in object stores: appended chunk by chunk, readable while they grow, resumable after any kill.
+"""Runs on a disk: appended chunk by chunk, readable while they grow, resumable after any kill.
 
 A store is a zarr hierarchy by the conventions of xarray, and a folder ``.pmm`` beside its groups, which zarr ignores:
 identity and layout of the run, two checkpoints, attributes that may differ between equal runs, and the lock.

@@ -9,7 +9,7 @@ from typing import Any
 import xarray as xr
 
 from pmm_mcmc.run.storage.errors import NothingStored, StoreError
-from pmm_mcmc.run.storage.folder import Folder, LocalFolder, folder_at
+from pmm_mcmc.run.storage.folder import Folder
 from pmm_mcmc.run.storage.layout import METADATA, intact, is_chunk
 from pmm_mcmc.run.storage.recovery import CREATING, complete, stored_notes
 
@@ -28,7 +28,7 @@ def open_store(path: str | os.PathLike[str]) -> xr.DataTree:
     Parameters
     ----------
     path
-        A path, or a URL that fsspec knows.
+        The path of the store.
 
     Returns
     -------
@@ -42,7 +42,7 @@ def open_store(path: str | os.PathLike[str]) -> xr.DataTree:
     StoreError
         If its metadata are damaged.  Damaged values raise it when they are used.
     """
-    folder = folder_at(path)
+    folder = Folder(path)
     if not complete(folder):
         if folder.exists(METADATA) and not folder.exists(CREATING):
             raise StoreError(
@@ -68,7 +68,7 @@ def open_store(path: str | os.PathLike[str]) -> xr.DataTree:
 
 def _checked(folder: Folder) -> Any:
     """Return a zarr store that raises :class:`StoreError` if the file of a chunk is missing or damaged."""
-    from zarr.storage import FsspecStore, LocalStore, WrapperStore  # slow, and of no use to a run without a store
+    from zarr.storage import LocalStore, WrapperStore  # slow, and of no use to a run without a store
 
     class Checked(WrapperStore[Any]):
         async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
@@ -85,5 +85,4 @@ def _checked(folder: Folder) -> Any:
                 f"{self._store}/{key}: {what}; the rest can be read; put the file back from a copy, or run again"
             )
 
-    store = LocalStore if isinstance(folder, LocalFolder) else FsspecStore.from_url
-    return Checked(store(folder.root, read_only=True))
+    return Checked(LocalStore(folder.root, read_only=True))

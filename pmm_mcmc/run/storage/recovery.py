@@ -11,7 +11,7 @@ import numpy as np
 
 from pmm_mcmc.run.storage.checkpoint import decode
 from pmm_mcmc.run.storage.errors import Damaged, NothingStored, StoreError
-from pmm_mcmc.run.storage.folder import LOCKS, PARTIAL, PRIVATE, Folder, folder_at
+from pmm_mcmc.run.storage.folder import LOCK, PARTIAL, PRIVATE, Folder
 from pmm_mcmc.run.storage.layout import ArrayLayout, intact
 
 __all__ = [
@@ -41,7 +41,7 @@ class Record(NamedTuple):
 
 def _present(folder: Folder) -> set[str]:
     """Return the keys of the files in a folder, without those that are written before ``CREATING``."""
-    names = (*LOCKS, CREATING)
+    names = (LOCK, CREATING)
     return {key for key in folder.sizes() if key == CREATING or key.removesuffix(PARTIAL) not in names}
 
 
@@ -114,12 +114,12 @@ def stored_layout(folder: Folder, identity: Mapping[str, Any]) -> ArrayLayout:
 
 def stored_identity(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the identity of the run in a store; :class:`NothingStored` or :class:`StoreError` if there is none."""
-    return _settings(folder_at(path))["identity"]
+    return _settings(Folder(path))["identity"]
 
 
 def stored_run_state(path: str | os.PathLike[str], types: Iterable[type]) -> Any:
     """Return the newest whole checkpoint of a store without opening it to write; errors as of :func:`last_whole`."""
-    folder = folder_at(path)
+    folder = Folder(path)
     layout = ArrayLayout(_settings(folder)["nodes"])
     return last_whole(folder, layout, types, folder.sizes())[0].state
 

@@ -15,7 +15,7 @@ import xarray as xr
 
 from pmm_mcmc.run.storage.checkpoint import encode
 from pmm_mcmc.run.storage.errors import StoreError
-from pmm_mcmc.run.storage.folder import LOCKS, PARTIAL, Folder, folder_at
+from pmm_mcmc.run.storage.folder import LOCK, PARTIAL, Folder
 from pmm_mcmc.run.storage.layout import METADATA, ArrayLayout, is_ours, packed
 from pmm_mcmc.run.storage.recovery import (
     CREATING,
@@ -66,7 +66,7 @@ class Store:
         *,
         primary: bool = True,
     ) -> Self:
-        """Create a store at a path or URL that does not exist or is an empty folder.
+        """Create a store at a path that does not exist or is an empty folder.
 
         ``template`` is the result with no draws: every variable with a dimension ``draw`` has the dimensions (chain,
         draw, ...) and no rows; others are stored as they are.  Entries of ``identity`` (str, int, float, list, array or
@@ -75,7 +75,7 @@ class Store:
         was created.  A path that is in use or cannot be written to, and a template that cannot be stored, raise
         :class:`StoreError`.
         """
-        folder = folder_at(path)
+        folder = Folder(path)
         if not primary:
             return cls.resume(path, identity, primary=False)
         refuse_existing(folder)
@@ -84,7 +84,7 @@ class Store:
         with folder.opened_for_writing():
             refuse_existing(folder)
             for key in folder.sizes():
-                if key not in LOCKS and key != CREATING and is_ours(key):
+                if key not in (LOCK, CREATING) and is_ours(key):
                     folder.delete(key)  # from an interrupted creation
             folder.put(CREATING, b"")
             refuse_twins(folder, layout)
@@ -112,7 +112,7 @@ class Store:
         :meth:`create`.  Raises :class:`NothingStored` if there is no store or its creation was interrupted,
         :class:`StoreError` if it belongs to another run, another process writes to it, or no commit is whole.
         """
-        folder = folder_at(path)
+        folder = Folder(path)
         layout = stored_layout(folder, identity)
         if not primary:
             return cls(folder, layout, last_whole(folder, layout, types, folder.sizes())[0], primary)
