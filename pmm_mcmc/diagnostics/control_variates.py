@@ -52,8 +52,7 @@ _BLOCK = 2**18
 class Corrected(NamedTuple):
     """Estimates of ``p`` expectations, each of shape ``(p,)``.
 
-    A function that is not finite everywhere has the plain estimate without an error; a constant has no bias and no
-    error.
+    A function that is not finite everywhere has a plain estimate without an error; a constant has no bias and no error.
     """
 
     plain: np.ndarray  # mean over the draws, with its standard error
@@ -62,8 +61,8 @@ class Corrected(NamedTuple):
     se: np.ndarray
     bias: np.ndarray  # plain minus corrected estimate, with its standard error; NaN where not measurable
     bias_se: np.ndarray
-    # Standard error of the corrected over that of the plain estimate, 1 at most: the share of the bias that the
-    # correction is expected not to remove; ``se`` includes it if the bias is beyond doubt.
+    # Standard error of the corrected over that of the plain estimate, 1 at most: the share of the bias that is expected
+    # to be left; ``se`` includes it if the bias is beyond doubt.
     unexplained: np.ndarray
     # (chain, p): ``value`` from the draws of each chain, with coefficients from the others (``benchmarks/versus``).
     by_chain: np.ndarray
@@ -89,7 +88,7 @@ def uncorrected(values: np.ndarray) -> Corrected:
 def corrected(
     values: np.ndarray,
     folds: Folds,
-    coordinate: np.ndarray | None = None,
+    coordinate: np.ndarray,
     follow: np.ndarray | None = None,
     *,
     unbiased: bool = False,
@@ -101,18 +100,17 @@ def corrected(
     varies with no direction linearly, uses that of the deviation.  To errors of draws that are not ``unbiased`` is
     added what a correction leaves of the bias.
 
-    The identity needs a density that vanishes at infinity; on the unconstrained scale there are no boundary terms.
-    Draws with wrong weights of separate modes fulfil it.
+    On the unconstrained scale there are no boundary terms.  Draws with wrong weights of separate modes fulfil the
+    identity.
     """
     p = values.shape[2]
-    coordinate = np.full(p, -1) if coordinate is None else coordinate
     f, origin = folds.about_first(values)
     followed = f if follow is None else folds.about_first(follow)[0]
     pieces = np.empty((len(_ORDERS), folds.chains * folds.pieces_per_chain, p))
     for fold, numbers in folds.members:
         n = fold.fitted
         rows = fold.rows
-        *fitted_virial, virial = fold.virial()
+        h, inverse, virial = fold.virial()
         shape = (len(numbers), (len(rows) - n) // len(numbers))  # pieces and draws of each
         virial_means = virial.reshape(*shape, virial.shape[1]).mean(axis=1)
         u, s1 = fold.along(fold.directions(followed[rows[:n]], coordinate))
@@ -120,7 +118,7 @@ def corrected(
             terms = np.stack(own_terms(u[:, block], s1[:, block]))
             term_means = terms[:, n:].reshape(3, *shape, len(block)).mean(axis=2)
             means = f[rows[n:, None], block].reshape(*shape, len(block)).mean(axis=1)
-            coefficients = _fit(terms[:, :n], f[rows[:n, None], block], fitted_virial)
+            coefficients = _fit(terms[:, :n], f[rows[:n, None], block], h, inverse)
             for corrected_pieces, (slopes, virial_slopes) in zip(pieces, coefficients, strict=True):
                 explained = np.einsum("iwp,ip->wp", term_means[: len(slopes)], slopes)
                 explained += virial_means[:, : len(virial_slopes)] @ virial_slopes
@@ -134,14 +132,15 @@ def own_terms(u: np.ndarray, s1: np.ndarray) -> tuple[np.ndarray, np.ndarray, np
     return s1, u * s1 - 1.0, u * u * s1 - 2.0 * u
 
 
-def _fit(terms: np.ndarray, values: np.ndarray, virial: list[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
+def _fit(
+    terms: np.ndarray, values: np.ndarray, h: np.ndarray, inverse: np.ndarray
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return for each set of terms the coefficients of the own ``(order, p)`` and of the virial terms ``(m, p)``.
 
-    ``terms`` ``(3, n, p)`` are the own terms of functions with ``values`` ``(n, p)``; ``virial`` are the virial terms
-    about their means ``(n, m)``, and the inverse of their normal matrix, with a ridge.
+    ``terms`` ``(3, n, p)`` are the own terms of functions with ``values`` ``(n, p)``; ``h`` ``(n, m)`` are the virial
+    terms about their means, and ``inverse`` is that of their normal matrix, with a ridge.
     """
     p = values.shape[1]
-    h, inverse = virial
     t = terms - terms.mean(axis=1, keepdims=True)
     f = values - values.mean(axis=0)
     gram = np.empty((p, 3, 3))
@@ -150,15 +149,14 @@ def _fit(terms: np.ndarray, values: np.ndarray, virial: list[np.ndarray]) -> lis
         right[:, i] = np.einsum("np,np->p", t[i], f)
         for j in range(i + 1):
             gram[:, i, j] = gram[:, j, i] = np.einsum("np,np->p", t[i], t[j])
-    none = np.zeros((0, p))
-    own = [(_slopes(gram[:, :order, :order], right[:, :order]), none) for order in _ORDERS[:-1]]
+    by_direction = [(_slopes(gram[:, :order, :order], right[:, :order]), np.zeros((0, p))) for order in _ORDERS[:-1]]
     # Normal equations of both sets of terms, from which the virial ones are eliminated first.
     with_terms = np.stack([h.T @ term for term in t])
     by_terms = inverse @ with_terms
     by_values = inverse @ (h.T @ f)
     gram = gram - np.einsum("imp,jmp->pij", with_terms, by_terms)
     slopes = _slopes(gram, right - np.einsum("imp,mp->pi", with_terms, by_values))
-    return [*own, (slopes, by_values - np.einsum("imp,ip->mp", by_terms, slopes))]
+    return [*by_direction, (slopes, by_values - np.einsum("imp,ip->mp", by_terms, slopes))]
 
 
 def _slopes(gram: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -179,12 +177,12 @@ def _estimates(
     """
     sd = np.maximum(sd, 1e-300)
     plain_se = between_pieces(plain, folds.chains)
-    *own, by_both = (between_pieces(each, folds.chains) for each in pieces)
-    mean_square = np.mean((np.stack(own) / sd) ** 2, axis=1)
+    errors = np.stack([between_pieces(each, folds.chains) for each in pieces])
+    mean_square = np.mean((errors[:-1] / sd) ** 2, axis=1)
     best = int(mean_square.argmin())
-    scales_others = (folds.coordinates > 1) & (by_both**2 * THRESHOLDS.gain_of_virial < own[best] ** 2)
+    scales_others = (folds.coordinates > 1) & (errors[-1] ** 2 * THRESHOLDS.gain_of_virial < errors[best] ** 2)
     estimate = np.where(scales_others, pieces[-1], pieces[best])
-    error = np.where(scales_others, by_both, own[best])
+    error = np.where(scales_others, errors[-1], errors[best])
     limit = THRESHOLDS.gain_of_one
     if mean_square[best] * THRESHOLDS.gain_of_all > np.mean((plain_se / sd) ** 2):
         limit /= THRESHOLDS.gain_of_all  # corrections help few functions, which must gain more
@@ -248,8 +246,7 @@ class Folds:
 class Fold:
     """One fold: the draws ``rows[:fitted]`` to fit coefficients on, and ``rows[fitted:]``, to which they are applied.
 
-    Positions and gradients ``(n, d)`` are of all draws.  The Gaussian has a full covariance if the fold is ``dense``,
-    in many coordinates a diagonal.
+    Positions and gradients ``(n, d)`` are of all draws.  A ``dense`` Gaussian has a full covariance, else a diagonal.
     """
 
     def __init__(self, position: np.ndarray, gradient: np.ndarray, rows: np.ndarray, fitted: int):

@@ -15,8 +15,6 @@ from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 
 __all__ = ["expectation"]
 
-_SAMPLE_DIMS = ("chain", "draw")
-
 
 def expectation(dt: Any, function: Callable[[xr.Dataset], Any]) -> pd.DataFrame:
     r"""Estimate the posterior expectation of a function of the parameters, corrected for bias and noise.
@@ -105,6 +103,7 @@ def expectation(dt: Any, function: Callable[[xr.Dataset], Any]) -> pd.DataFrame:
 
 
 def _checked(name: str, value: Any, posterior: xr.Dataset) -> xr.DataArray:
+    """Return a value by draw, with its name; raise an error where it is none."""
     if not isinstance(value, xr.DataArray):
         raise TypeError(
             f"function returned {_kind(value)} for {name!r}: must be a DataArray with dimensions chain and draw "
@@ -112,18 +111,14 @@ def _checked(name: str, value: Any, posterior: xr.Dataset) -> xr.DataArray:
         )
     if value.dtype.kind not in "biuf":
         raise TypeError(f"function returned dtype {value.dtype} for {name!r}: must be real numbers")
-    for dim in _SAMPLE_DIMS:
-        if dim not in value.dims:
+    for dim in ("chain", "draw"):
+        if dim not in value.dims or not np.array_equal(value[dim], posterior[dim]):
             raise ValueError(
-                f"function returned dimensions {value.dims} for {name!r}, without {dim!r}: must return the value at "
-                "each draw, not a mean over them (reduce other dimensions by name, as in p['x'].sum('x_dim_0'))"
+                f"function returned {dict(value.sizes)} for {name!r}: must return the value at each of the draws, "
+                f"{dict(posterior.sizes)}, in the order of {dim!r}, not a mean over them (reduce other dimensions by "
+                "name, as in p['x'].sum('x_dim_0'))"
             )
-        if not np.array_equal(value[dim].values, posterior[dim].values):
-            raise ValueError(
-                f"function returned {value.sizes[dim]} of {posterior.sizes[dim]} in dimension {dim!r} for {name!r}, or "
-                "in another order: must return the value at each draw of the posterior, in its order"
-            )
-    return value.reset_coords(drop=True).transpose(*_SAMPLE_DIMS, ...).rename(name)
+    return value.reset_coords(drop=True).transpose("chain", "draw", ...).rename(name)
 
 
 def _kind(value: Any) -> str:

@@ -16,7 +16,7 @@ from pmm_mcmc.diagnostics.convergence import convergence
 from pmm_mcmc.diagnostics.identity import fails_as_at_an_edge, identity_of, whitened_identity
 from pmm_mcmc.diagnostics.parameters import Parameters, checked, coordinate_of
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
-from pmm_mcmc.warmup.standard_errors import between_pieces, count_pieces, degrees_of_freedom, poisson_limit
+from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, poisson_limit
 from pmm_mcmc.warmup.stein_identity import Identity
 
 __all__ = ["BIASES", "FINDINGS", "Run", "harmless", "read", "table_of", "two_errors"]
@@ -307,17 +307,11 @@ def _selected(run: Run) -> np.ndarray:
     if p <= always + 2 * THRESHOLDS.worst_judged:
         return np.arange(p)
     errors = np.zeros((2, p))
-    batches = max(2, count_pieces(run.chains, run.draws))  # of each chain
     for indices, values in run.parameters.slabs():
         with np.errstate(all="ignore"):
-            about_first = values - values[:1, :1]
-            batched = about_first[:, run.draws % batches :].reshape(run.chains * batches, -1, len(indices))
-            means = batched.mean(axis=1)
-            squares = np.einsum("mnp,mnp->mp", batched, batched) / batched.shape[1]
-            mean = means.mean(axis=0)
-            variance = squares.mean(axis=0) - mean**2
-            errors[0, indices] = between_pieces(means, run.chains) / np.sqrt(variance)
-            errors[1, indices] = between_pieces(squares - 2.0 * mean * means, run.chains) / variance
+            mean = uncorrected(values)
+            variance = uncorrected((values - mean.value) ** 2)
+            errors[:, indices] = mean.se / np.sqrt(variance.value), variance.se / variance.value
     suspicion = np.nan_to_num(errors, nan=0.0, posinf=0.0)[:, always:]
     worst = np.argsort(-suspicion, axis=1, kind="stable")[:, : THRESHOLDS.worst_judged] + always
     return np.union1d(np.arange(always), worst)

@@ -40,9 +40,6 @@ _STATES = {
     "mcse": UNDECIDED,
     "unmeasured": UNDECIDED,
 }
-# Pairs (cause, effect): the sentence gives the remedy of the cause.  Chains that have not forgotten their starts
-# disagree.
-_CAUSES = {("equilibration", "r_hat")}
 _COLOURS = {TRUSTED: "#2e7d32", UNDECIDED: "#b26a00", NOT_TRUSTED: "#b71c1c"}
 
 
@@ -167,8 +164,9 @@ def verdict_of(reasons: Iterable[Reason], good: str, note: str = "") -> Verdict:
         return Verdict(TRUSTED, f"Trusted: {good}{note}", ())
     state = NOT_TRUSTED if any(reason.state == NOT_TRUSTED for reason in ordered) else UNDECIDED
     decisive = [reason for reason in ordered if reason.state == state]
-    cause = [reason for reason in ordered if (reason.code, decisive[0].code) in _CAUSES]
-    remedy = [*cause, *decisive][0].remedy
+    remedy = decisive[0].remedy
+    if decisive[0].code == "r_hat":  # chains that have not forgotten their starts disagree
+        remedy = next((reason.remedy for reason in ordered if reason.code == "equilibration"), remedy)
     times = max(reason.draws_factor for reason in ordered)
     if remedy == MORE and 1.0 < times < math.inf:
         remedy += f": at least {math.ceil(10.0 * times) / 10.0:.1f} times as many"

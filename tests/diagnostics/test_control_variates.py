@@ -387,7 +387,7 @@ def test_many_chains_are_left_out_in_groups_and_few_draws_fitted(monkeypatch):
         monkeypatch.setattr(control_variates, "THRESHOLDS", varied)
         made = Folds(x, -x)
         assert len(made.members) == folds and max(fold.fitted for fold, _ in made.members) <= fitted
-        found[folds, fitted] = corrected(np.exp(0.3 * x), made)
+        found[folds, fitted] = corrected(np.exp(0.3 * x), made, np.full(2, -1))
     one = found[48, 10**9]
     assert np.all(np.abs(one.bias) > 4.5 * one.bias_se)
     for other in found.values():

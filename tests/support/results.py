@@ -31,6 +31,7 @@ def gaussian(position, **statistics):
 
 def estimated(values, position, gradient, coordinate=None, follow=None):
     """Return corrected expectations of functions ``(chain, draw, p)``."""
+    coordinate = np.full(values.shape[2], -1) if coordinate is None else coordinate
     return corrected(values, Folds(position, gradient), coordinate, follow)
 
 
