@@ -66,8 +66,6 @@ class JaxDensity(LogDensity):
         self.width = self.structure.width
         self.engines: dict[Any, Any] = {}  # compiled engines, for later runs
         self._fn: Callable[[Any], Any] | None = None
-        self._children: dict[str, Any] = {}
-        self._noncentred: dict[Any, JaxDensity] = {}
         self._path: JaxDensity | None = None
 
     @classmethod
@@ -88,29 +86,17 @@ class JaxDensity(LogDensity):
         checked = {} if children is None else checked_children(children, int(ndim))
         density = cls(jax.value_and_grad(fn), int(ndim), lambda density_parameters: [])
         density._fn = fn
-        density._children = checked
+        density.children = checked
         return density
 
-    def noncentred(self, choices: Mapping[str, str] | None) -> JaxDensity:
-        """Return the density with its children non-centred by the ``choices``, or this one for None.
+    def _composed(self, fixed: Mapping[str, bool]) -> LogDensity:
+        assert self._fn is not None
+        evaluate, structure = compose_functions(self._fn, self.d, self.children, fixed)
 
-        The same choices return the same object, with its compiled functions.
-        """
-        if choices is None or not self._children:
-            super().noncentred(choices)
-            return self
-        key = tuple(sorted(choices.items()))
-        if key not in self._noncentred:
-            composed = compose_functions(self._fn, self.d, self._children, choices)  # type: ignore[arg-type]
-            if composed is None:
-                return self
-            evaluate, structure = composed
+        def data(density_parameters: np.ndarray | None) -> list[np.ndarray]:
+            return [structure.initial_noncentring() if density_parameters is None else density_parameters]
 
-            def data(density_parameters: np.ndarray | None) -> list[np.ndarray]:
-                return [structure.initial_noncentring() if density_parameters is None else density_parameters]
-
-            self._noncentred[key] = self._derived(JaxDensity(evaluate, self.d, data, structure=structure))
-        return self._noncentred[key]
+        return self._derived(JaxDensity(evaluate, self.d, data, structure=structure))
 
     def tempered(self) -> JaxDensity:
         """Return the path to this density from a mixture of Gaussians: see :mod:`pmm_mcmc.model.tempered`."""
