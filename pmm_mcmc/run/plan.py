@@ -92,8 +92,8 @@ class SamplingPlan:
         """
         step = request.step
         if step is None:
-            arguments = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="auto")
-            step = PoissonULMC.of_arguments(arguments, keep_gradients=True)
+            arguments = MethodArguments.checked("PoissonULMC", scheme="auto")
+            step = PoissonULMC.of_arguments(arguments)
         if not isinstance(step, LangevinStep):
             raise ValueError(
                 f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(); pm.sample takes PyMC's own"

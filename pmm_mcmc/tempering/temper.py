@@ -237,8 +237,8 @@ def _temperatures(ladder: Any, reference: Any, *, chains: int) -> tuple[np.ndarr
 def _for_ladder(step: Any) -> Any:
     """Return the step with what a ladder takes of it: friction and scaling."""
     if step is None:
-        arguments = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="auto")
-        step = PoissonULMC.of_arguments(arguments, keep_gradients=True)
+        arguments = MethodArguments.checked("PoissonULMC", scheme="auto")
+        step = PoissonULMC.of_arguments(arguments)
     if not isinstance(step, LangevinStep):
         return step  # the plan refuses it
     arguments = step.arguments
