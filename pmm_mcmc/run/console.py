@@ -16,8 +16,7 @@ import xarray as xr
 from pmm_mcmc.diagnostics.verdict import last_message
 from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.engines.processes import is_primary_process
-from pmm_mcmc.run.heartbeat import Heartbeat
-from pmm_mcmc.run.progress import RunProgress
+from pmm_mcmc.run.progress import Heartbeat, RunProgress
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.signals import Interrupt, StopRequest
 
