@@ -88,11 +88,11 @@ class _Draws:
         self._done = 0
         self._gathered = Gathered(chains, _ENDS[-1])
 
-    def put(self, groups: Groups, run: Run, complete: bool) -> None:
+    def put(self, groups: Groups, complete: bool = True) -> None:
         """Record a chunk, but none of a warm-up."""
         if "posterior" in groups:
             self._gathered.put(slice(None), self._done, groups)
-            self._done = run.done
+            self._done += next(iter(groups["posterior"].values())).shape[1]
 
     def note(self, attributes: dict[str, Any]) -> None:
         """Attributes are not kept."""

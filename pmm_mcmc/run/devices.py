@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pmm_mcmc.run.request import Request
 
 __all__ = [
-    "Jax", "backend_of", "check_backend", "check_choice", "check_count", "cores", "jax_engine", "platforms",
+    "Jax", "backend_of", "check_backend", "check_choice", "check_count", "cores", "group_of", "jax_engine", "platforms",
     "threads_of",
 ]  # fmt: skip
 
@@ -72,6 +72,11 @@ def cores() -> int:
 def platforms(engine: Any) -> list[str]:
     """Return the platform of each device of an engine."""
     return [device.platform for device in getattr(engine, "devices", [])] or ["cpu"]
+
+
+def group_of(engine: Any) -> int:
+    """Return the number of chains of an engine that advance in lockstep."""
+    return getattr(engine, "group", 1)
 
 
 def jax_engine(arguments: MethodArguments, density: Any, device: str, precision: str, chains: int) -> Any:

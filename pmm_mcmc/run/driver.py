@@ -89,7 +89,7 @@ class Driver:
             chunk = advance(stopped)
             stop = False
             if chunk is not None:
-                self.recorder.put(chunk.groups, self.run, chunk.complete)
+                self.recorder.put(chunk.groups, chunk.complete)
                 stop = not chunk.complete
                 try:
                     if self.callback is not None:

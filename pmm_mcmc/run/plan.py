@@ -60,8 +60,6 @@ class SamplingPlan:
         Names of the statistics of its draws, and of the parts of its setting that are attributes of the result.
     identity, attributes
         Entries that must equal those of a stored run to continue it; attributes of the result.
-    group
-        Number of chains that advance in lockstep.
     adjusted, var_names
         Whether draws are adjusted; the variables in the result, None for all.
     model, density
@@ -77,7 +75,6 @@ class SamplingPlan:
     setting: tuple[str, ...]
     identity: dict[str, Any]
     attributes: dict[str, Any]
-    group: int
     adjusted: bool
     var_names: list[str] | None = None
     model: Any = None
@@ -94,10 +91,6 @@ class SamplingPlan:
         if step is None:
             arguments = MethodArguments.checked("PoissonULMC", scheme="auto")
             step = PoissonULMC.of_arguments(arguments)
-        if not isinstance(step, LangevinStep):
-            raise ValueError(
-                f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(); pm.sample takes PyMC's own"
-            )
         backend = request.backend if request.on_tape else devices.backend_of(request.model, request.backend)
         request = dataclasses.replace(request, step=step)
         devices.check_backend(request, backend)
@@ -135,8 +128,10 @@ class SamplingPlan:
             engine = NumbaEngine.of(arguments, density, devices.threads_of(request.cores, density))
         else:
             engine = devices.jax_engine(arguments, density, request.device, request.precision, request.chains)
-        centre = np.zeros(density.d)
-        return cls._of_engine(request, engine, density.runs_on, density.layout, centre, density=density)
+        var_names = _chosen(request.var_names, list(density.layout.values(np.empty((1, 0, density.d)))))
+        return cls._of_engine(
+            request, engine, density.runs_on, density.layout, np.zeros(density.d), density=density, var_names=var_names
+        )
 
     @classmethod
     def _of_model(cls, request: Request, backend: str, announce: Callable[[str], None]) -> SamplingPlan:
@@ -148,8 +143,7 @@ class SamplingPlan:
         check_initvals(model, request.initvals, request.chains)
         vars = list(model.value_vars)
         _check_vars(request.step, vars)
-        if request.var_names is not None:
-            _chosen(request.var_names, [rv.name for rv in model.unobserved_RVs])
+        var_names = _chosen(request.var_names, [rv.name for rv in model.unobserved_RVs])
         if request.start is not None:
             parts = flat_layout(vars, point)
             request.start.check(arguments, flat_names([(name, shape) for name, shape, *_ in parts]))
@@ -172,7 +166,9 @@ class SamplingPlan:
             engine, backend = engine_of(request, density, backend, centre, announce)
         engine.periods = periods_of(vars, model)
         layout = model_layout(model, vars, point, "jax" if backend == "jax" else "numba")
-        return cls._of_engine(request, engine, backend, layout, centre, model=model, prior_sampler=sampler)
+        return cls._of_engine(
+            request, engine, backend, layout, centre, model=model, var_names=var_names, prior_sampler=sampler
+        )
 
     @classmethod
     def _of_engine(
@@ -182,7 +178,6 @@ class SamplingPlan:
         step = request.step
         arguments = request.arguments
         precision = request.precision
-        group = engine.group if backend == "jax" else 1
         adjusted = request.adjusted or arguments.kernel.adjusted
         kinds = ADJUSTED_STATISTICS if adjusted else type(step).stats_dtypes_shapes
         excluded = {*OTHER_MODES, *_SETTING, "refined"}
@@ -199,17 +194,13 @@ class SamplingPlan:
             "backend": getattr(engine, "words", backend), "precision": precision,
         }  # fmt: skip
         identity = {
-            "method": repr(arguments), "backend": backend, "precision": precision, "group": group,
+            "method": repr(arguments), "backend": backend, "precision": precision, "group": devices.group_of(engine),
             "device": devices.platforms(engine)[0], "keep_gradients": step.keep_gradients,
-            "adjusted": adjusted, "pmm_mcmc": __version__,
+            "adjusted": adjusted, "var_names": source["var_names"], "pmm_mcmc": __version__,
         }  # fmt: skip
         if not engine.structure.is_identity:  # its numbers are a part of what is stored
             identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_parameters} numbers"
-        plan = cls(
-            arguments, engine, layout, statistics, setting, identity, attributes, group,
-            adjusted=adjusted, **source,
-        )  # fmt: skip
-        plan._choose_variables(request.var_names)
+        plan = cls(arguments, engine, layout, statistics, setting, identity, attributes, adjusted, **source)
         identity |= plan._identity_of_density(centre)
         return plan
 
@@ -226,12 +217,6 @@ class SamplingPlan:
     def adjusted_engine(self) -> Engine:
         """The engine of adjusted draws."""
         return self.engine if self.engine.kernel.adjusted else self.engine.adjusted()
-
-    def _choose_variables(self, names: Any) -> None:
-        """Restrict the posterior to these variables."""
-        if names is not None:
-            self.var_names = _chosen(names, list(self.values(np.empty((1, 0, self.engine.d)))["posterior"]))
-        self.identity["var_names"] = self.var_names
 
     def _identity_of_density(self, centre: np.ndarray) -> dict[str, Any]:
         """Return entries by which a density is recognised, in another process and after a model is rebuilt.
@@ -273,17 +258,18 @@ class SamplingPlan:
     @property
     def file_chains(self) -> int:
         """Number of chains in one file of a store."""
-        return self.group if self.group > 1 else _FILE
+        group = devices.group_of(self.engine)
+        return group if group > 1 else _FILE
 
     def processes(self, chains: int) -> Processes:
         """Return the processes that share the chains."""
         if self.attributes["backend"] == "jax":
-            return Processes.of_jax(chains, self.group)
+            return Processes.of_jax(chains, devices.group_of(self.engine))
         return Processes(slice(0, chains))
 
     def batch(self, rows: int, chains: int) -> int:
         """Return the number of chains that advance together by ``rows`` draws: whole groups, one per device."""
-        unit = self.group * len(devices.platforms(self.engine))
+        unit = devices.group_of(self.engine) * len(devices.platforms(self.engine))
         return min(chains, max(1, _BATCH_BYTES // (8 * self.numbers_per_draw * rows * unit)) * unit)
 
     @functools.cached_property
@@ -304,8 +290,10 @@ def _model_of(request: Request) -> pm.Model:
     return model
 
 
-def _chosen(names: Any, valid: Sequence[str]) -> list[str]:
+def _chosen(names: Any, valid: Sequence[str]) -> list[str] | None:
     """Return the valid names that are among ``names``; raise ``ValueError`` if there are none, or others."""
+    if names is None:
+        return None
     wanted = [names] if isinstance(names, str) else list(names)
     if not wanted or set(wanted) - set(valid):
         raise ValueError(f"var_names={names!r}: must be some of {', '.join(valid)}")

@@ -13,13 +13,12 @@ import numpy as np
 import xarray as xr
 from rich.filesize import decimal
 
-from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run.chunks import Gathered, Groups
 from pmm_mcmc.run.finished_run import CHECKPOINT, TYPES, FinishedRun
 from pmm_mcmc.run.memory import peak_bytes, refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.moments import Moments
+from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Request, stored_run
 from pmm_mcmc.run.stopping import first_look, limit_after
@@ -40,13 +39,14 @@ _UNCONSTRAINED = "unconstrained"
 
 
 class _Recorder:
-    """Recorder without a store: the run, and the attributes of its result."""
+    """Recorder without a store: the run, which changes in place, and the attributes of its result."""
 
-    def __init__(self, layout: ResultTree, attrs: dict[str, Any], rows: int, seed: int):
-        self.run: Any = None
+    run: Any = None
+
+    def __init__(self, plan: SamplingPlan, attrs: dict[str, Any], rows: int):
         self.rows = rows
-        self.seed = seed
-        self._layout = layout
+        self.seed = attrs["random_seed"]
+        self._plan = plan
         self._attrs = dict(attrs)
 
     def __enter__(self) -> Self:
@@ -56,7 +56,7 @@ class _Recorder:
         pass
 
     def begin(self, run: Any) -> None:
-        """Keep a reference to the run, which changes in place."""
+        """Record a run from its start on."""
         self.run = run
 
     def note(self, attrs: dict[str, Any]) -> None:
@@ -67,13 +67,9 @@ class _Recorder:
         """Return the unconstrained positions ``(chain, draw, d)`` so far, if they are kept."""
         return None
 
-    def _reports(self) -> dict[str, xr.Dataset]:
-        """Return the groups that the run adds to its draws."""
-        return {} if self.run is None else self.run.reports()
-
 
 class MemoryRecorder(_Recorder):
-    """Recorder that keeps the draws in memory, with a checkpoint to continue from.
+    """Recorder that keeps the draws in memory, with a checkpoint to continue a run from that is not on a ladder.
 
     Arrays are as long as ``draws``, the most draws of a chain with those of a finished run that goes on, and
     ``warmup_draws``, the most that are kept of its warm-up: what is not filled takes no memory.
@@ -81,7 +77,7 @@ class MemoryRecorder(_Recorder):
 
     def __init__(
         self,
-        layout: ResultTree,
+        plan: SamplingPlan,
         attrs: dict[str, Any],
         empty: Groups,
         rows: int,
@@ -89,35 +85,28 @@ class MemoryRecorder(_Recorder):
         draws: int,
         warmup_draws: int = 0,
     ):
-        super().__init__(layout, attrs, rows, identity["seed"])
+        super().__init__(plan, attrs, rows)
         self._empty = empty
         self._identity = identity
-        self._arguments: MethodArguments | None = None
         self._draws = Gathered(identity["chains"], draws)
         self._warmup = Gathered(identity["chains"], warmup_draws)
         self._done: dict[str, int] = {}  # draws so far, by group
         self._times: dict[str, float] = {}  # of the finished run that goes on
 
-    def continue_by(self, arguments: MethodArguments, finished: FinishedRun | None) -> None:
-        """Add a checkpoint to the result, with the ``arguments`` of the step; begin where a ``finished`` run ended."""
-        self._arguments = arguments
-        if finished is None:
-            return
+    def go_on(self, finished: FinishedRun) -> None:
+        """Begin where a finished run ended."""
         changes = differences(finished.identity, self._identity)
         if changes:
             raise ValueError(
                 f"dt: is the result of another run ({changes}); give the model of that run, or start a new one"
             )
         self.run = finished.run
-        self._add(finished.groups(self._empty))
+        self.put(finished.groups(self._empty))
         attributes = finished.result["posterior"].attrs
         self._times = {name: float(attributes.get(name, 0.0)) for name in _TIMES}
 
-    def put(self, groups: Groups, run: Any, complete: bool) -> None:
+    def put(self, groups: Groups, complete: bool = True) -> None:
         """Record a chunk."""
-        self._add(groups)
-
-    def _add(self, groups: Groups) -> None:
         for group, arrays in groups.items():
             start = self._done.get(group, 0)
             gathered = self._warmup if group.startswith("warmup_") else self._draws
@@ -141,13 +130,13 @@ class MemoryRecorder(_Recorder):
         groups = dict(self._empty)
         for group, arrays in (self._warmup.groups | self._draws.groups).items():
             groups[group] = {name: values[:, : self._done[group]] for name, values in arrays.items()}
-        return self._layout.tree(groups, self._attrs, others)
+        return self._plan.layout.tree(groups, self._attrs, others)
 
     def result(self) -> xr.DataTree:
         """Return the result of all chunks, with a checkpoint to continue from."""
-        others = self._reports()
-        if self._arguments is not None:
-            state = np.frombuffer(encode((self._identity, self._arguments, self.run)), np.uint8)
+        others = self.run.reports()
+        if isinstance(self.run, Run):
+            state = np.frombuffer(encode((self._identity, self._plan.arguments, self.run)), np.uint8)
             others[CHECKPOINT] = xr.Dataset({"state": ("byte", state)})
         return self.so_far(others)
 
@@ -155,19 +144,19 @@ class MemoryRecorder(_Recorder):
 class MomentsRecorder(_Recorder):
     """Recorder that keeps no draws, only the moments of :class:`pmm_mcmc.run.moments.Moments`."""
 
-    def __init__(self, layout: ResultTree, attrs: dict[str, Any], empty: Groups, rows: int, seed: int):
-        super().__init__(layout, attrs, rows, seed)
+    def __init__(self, plan: SamplingPlan, attrs: dict[str, Any], empty: Groups, rows: int):
+        super().__init__(plan, attrs, rows)
         self._moments = Moments(empty["posterior"])
 
-    def put(self, groups: Groups, run: Any, complete: bool) -> None:
+    def put(self, groups: Groups, complete: bool = True) -> None:
         """Add a chunk."""
         if "posterior" in groups:
             self._moments.add(groups)
 
     def so_far(self) -> xr.DataTree:
         """Return the moments of all chunks so far."""
-        tree = self._moments.tree(self._layout, self._attrs)
-        for group, report in self._reports().items():
+        tree = self._moments.tree(self._plan.layout, self._attrs)
+        for group, report in self.run.reports().items():
             tree[group] = xr.DataTree(report)
         return tree
 
@@ -203,38 +192,38 @@ class StoreRecorder:
     def begin(self, run: Any) -> None:
         """Store the start of the chains."""
         self.run = run
-        self._commit(run)
+        self._commit()
 
-    def put(self, groups: Groups, run: Any, complete: bool) -> None:
+    def put(self, groups: Groups, complete: bool = True) -> None:
         """Record a chunk; an interrupted one is not stored, and is drawn again when the run resumes."""
         if not complete:
             return
         for group, arrays in groups.items():
             if group.startswith("warmup_"):
-                arrays = self._whole_chunks(group, arrays, run.tuning)
+                arrays = self._whole_chunks(group, arrays)
             if next(iter(arrays.values())).shape[1]:
                 self._store.append(group, arrays, self._processes.chains)
-        for group, report in run.reports(new=True).items():
+        for group, report in self.run.reports(new=True).items():
             self._store.append(group, report)
-        self._commit(run)
+        self._commit()
 
-    def _commit(self, run: Any) -> None:
+    def _commit(self) -> None:
         joined = {
             group: dict(zip(arrays, self._processes.join(*arrays.values()), strict=True))
             for group, arrays in self._waiting.items()
         }
         # A collective call: all processes have appended their chains before the commit makes them visible, and
         # processes that round differently must stop.
-        self._processes.agree("the setting that they have found", encode(run.tuned, "setting"))
-        self._store.commit((run, joined))
+        self._processes.agree("the setting that they have found", encode(self.run.tuned, "setting"))
+        self._store.commit((self.run, joined))
 
-    def _whole_chunks(self, group: str, arrays: dict[str, np.ndarray], tuning: bool) -> dict[str, np.ndarray]:
+    def _whole_chunks(self, group: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the draws, with those that waited, that fill whole chunks; the others wait, unless warm-up is over."""
         if group in self._waiting:
             waiting = self._waiting.pop(group)
             arrays = {name: np.concatenate([waiting[name], values], axis=1) for name, values in arrays.items()}
         length = next(iter(arrays.values())).shape[1]
-        cut = length - length % self.rows if tuning else length
+        cut = length - length % self.rows if self.run.tuning else length
         if cut < length:
             self._waiting[group] = {name: values[:, cut:].copy() for name, values in arrays.items()}
         return {name: values[:, :cut] for name, values in arrays.items()}
@@ -296,10 +285,11 @@ def recorder_of(
     if needed > _LARGE:
         log("Memory: about %s at the peak", decimal(needed))
     if moments:
-        return MomentsRecorder(plan.layout, attrs, empty, rows, seed)
+        return MomentsRecorder(plan, attrs, empty, rows)
     refuse_too_large(draws + warmup_draws, chains, plan.numbers_per_draw, needed)
-    recorder = MemoryRecorder(plan.layout, attrs, empty, rows, identity, draws, warmup_draws)
-    recorder.continue_by(plan.arguments, request.finished_run)
+    recorder = MemoryRecorder(plan, attrs, empty, rows, identity, draws, warmup_draws)
+    if request.finished_run is not None:
+        recorder.go_on(request.finished_run)
     return recorder
 
 

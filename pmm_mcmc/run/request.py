@@ -257,6 +257,10 @@ def _one_step(step: Any, draws: Any) -> Any:
             f"step: {len(step)} steps were given, and pmm.sample moves all variables with one; PyMC combines several: "
             "pm.sample(step=[...])"
         )
+    if not isinstance(step, LangevinStep | None):
+        raise ValueError(
+            f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(); pm.sample takes PyMC's own"
+        )
     return step
 
 

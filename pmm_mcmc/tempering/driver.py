@@ -162,7 +162,7 @@ class Tempering(Driver):
         # On a ladder nothing is non-centred: the chains move in the unconstrained coordinates of the model.
         modes = find_modes(coordinates.whiten(position), restart > 0, self.path.whitened_density(coordinates))
         ladder.modes = modes._replace(centre=coordinates.place(modes.centre), label=np.empty((0, 0), np.int64))
-        self.recorder.put({}, ladder, True)
+        self.recorder.put({})
 
     def result(self) -> xr.DataTree:
         """Return the result, without draws if the run was stopped before the ladder was tuned."""
@@ -199,7 +199,7 @@ class Tempering(Driver):
         if request.store is None:
             refuse_too_large(request.draws, replicas, plan.numbers_per_draw)
             identity = self._identity | {"chains": replicas}
-            self.recorder = MemoryRecorder(plan.layout, self.attributes, empty, rows, identity, request.draws)
+            self.recorder = MemoryRecorder(plan, self.attributes, empty, rows, identity, request.draws)
         else:
             template = plan.layout.tree(empty, self.attributes)
             template[LADDER] = xr.DataTree(self._named(report_of(ladder)))
