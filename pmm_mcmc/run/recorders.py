@@ -214,7 +214,7 @@ class StoreRecorder:
         }
         # A collective call: all processes have appended their chains before the commit makes them visible, and
         # processes that round differently must stop.
-        self._processes.agree("the setting that they have found", encode(self.run.tuned, "setting"))
+        self._processes.agree("the setting that they have found", encode(self.run.tuned))
         self._store.commit((self.run, joined))
 
     def _whole_chunks(self, group: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

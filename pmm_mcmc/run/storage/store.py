@@ -80,7 +80,7 @@ class Store:
             return cls.resume(path, identity, primary=False)
         refuse_existing(folder)
         layout, files = ArrayLayout.plan(template, rows_per_chunk, chains_per_chunk)
-        settings = encode({"identity": dict(identity), "nodes": layout.nodes}, "identity")
+        settings = encode({"identity": dict(identity), "nodes": layout.nodes})
         with folder.opened_for_writing():
             refuse_existing(folder)
             for key in folder.sizes():
@@ -149,13 +149,11 @@ class Store:
         for name, array in arrays.items():
             path = f"{group}/{name}"
             values = np.asarray(array)
-            start, stop, _ = chains.indices(self._layout.chains(path))
-            grows = self._layout.grows(path)
-            self._layout.check(path, values, slice(start, stop), row if grows else 0)
-            if grows and self._new_rows.setdefault(group, values.shape[1]) != values.shape[1]:
-                raise StoreError(f"{path}: {values.shape[1]} rows, and {self._new_rows[group]} of {group} before")
-            if self._primary or self._layout.chains(path):  # of others all processes have the same values
-                tasks += self._layout.chunks(path, values, start, row)
+            number = self._layout.chains(path)
+            if self._layout.grows(path):
+                self._new_rows[group] = values.shape[1]
+            if self._primary or number:  # of others all processes have the same values
+                tasks += self._layout.chunks(path, values, chains.indices(number)[0], row)
         self._run(self._put_packed, tasks)
         self._new_keys.update(key for key, _, _ in tasks)
 
