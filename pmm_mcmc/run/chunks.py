@@ -25,7 +25,7 @@ def groups_of(plan: SamplingPlan, chunk: Chunk, tuned: TunedParameters, n_grad: 
         chunk.position, chunk.evaluation[..., :d], tuned.coordinates.density_parameters
     )
     # Control variates need no more than single precision.
-    gradient = gradient.astype(np.float32) if plan.adjusted and "gradient" in plan.statistics else gradient
+    gradient = gradient.astype(np.float32) if plan.request.adjusted and "gradient" in plan.statistics else gradient
     groups = {prefix + name: values for name, values in plan.values(x).items()}
     columns = columns_of(chunk, n_grad, q, gradient)
     columns["lp"] = columns.pop("model_logp")

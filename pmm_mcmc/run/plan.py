@@ -50,32 +50,31 @@ _FILE = 256
 
 @dataclass
 class SamplingPlan:
-    """A method on a log density, ready to run.
+    """A request on a log density, ready to run.
 
     Attributes
     ----------
-    arguments, engine, layout
-        The arguments of the method, its engine, and the map from its draws to a result.
+    request, engine, layout
+        What is to be run, its engine, and the map from its draws to a result.
     statistics, setting
         Names of the statistics of its draws, and of the parts of its setting that are attributes of the result.
     identity, attributes
         Entries that must equal those of a stored run to continue it; attributes of the result.
-    adjusted, var_names
-        Whether draws are adjusted; the variables in the result, None for all.
+    var_names
+        The variables in the result, None for all.
     model, density
         The PyMC model or, without one, the log density, which may know names, a prior, and why it is not finite.
     prior_sampler
         On a ladder from the prior, a function of a key and a number that draws from it.
     """
 
-    arguments: MethodArguments
+    request: Request
     engine: Engine
     layout: ResultTree
     statistics: tuple[str, ...]
     setting: tuple[str, ...]
     identity: dict[str, Any]
     attributes: dict[str, Any]
-    adjusted: bool
     var_names: list[str] | None = None
     model: Any = None
     density: LogDensity | None = None
@@ -94,6 +93,7 @@ class SamplingPlan:
         backend = request.backend if request.on_tape else devices.backend_of(request.model, request.backend)
         request = dataclasses.replace(request, step=step)
         devices.check_backend(request, backend)
+        request = dataclasses.replace(request, adjusted=request.adjusted or step.arguments.kernel.adjusted)
         if isinstance(request.model, LogDensity):
             plan = cls._of_density(request, announce)
         else:
@@ -178,8 +178,7 @@ class SamplingPlan:
         step = request.step
         arguments = request.arguments
         precision = request.precision
-        adjusted = request.adjusted or arguments.kernel.adjusted
-        kinds = ADJUSTED_STATISTICS if adjusted else type(step).stats_dtypes_shapes
+        kinds = ADJUSTED_STATISTICS if request.adjusted else type(step).stats_dtypes_shapes
         excluded = {*OTHER_MODES, *_SETTING, "refined"}
         if not step.keep_gradients:
             excluded |= set(GRADIENTS)
@@ -187,31 +186,37 @@ class SamplingPlan:
             excluded.add("noncentred")
         statistics = tuple("lp" if name == "model_logp" else name for name in kinds if name not in excluded)
         setting = tuple(name for name in _SETTING if name in kinds)
-        if adjusted and request.adapts and not arguments.kernel.adjusted:
+        if request.adjusted and request.adapts and not arguments.kernel.adjusted:
             setting = ()  # the group of the equilibration has it
         attributes = {
-            "sampler": "GHMC" if adjusted else arguments.method, "adjusted": int(adjusted),
+            "sampler": "GHMC" if request.adjusted else arguments.method, "adjusted": int(request.adjusted),
             "backend": getattr(engine, "words", backend), "precision": precision,
         }  # fmt: skip
         identity = {
             "method": repr(arguments), "backend": backend, "precision": precision, "group": devices.group_of(engine),
             "device": devices.platforms(engine)[0], "keep_gradients": step.keep_gradients,
-            "adjusted": adjusted, "var_names": source["var_names"], "pmm_mcmc": __version__,
+            "adjusted": request.adjusted, "var_names": source["var_names"], "pmm_mcmc": __version__,
         }  # fmt: skip
         if not engine.structure.is_identity:  # its numbers are a part of what is stored
             identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_parameters} numbers"
-        plan = cls(arguments, engine, layout, statistics, setting, identity, attributes, adjusted, **source)
+        plan = cls(request, engine, layout, statistics, setting, identity, attributes, **source)
         identity |= plan._identity_of_density(centre)
         return plan
 
     @property
+    def arguments(self) -> MethodArguments:
+        """The arguments of the method."""
+        return self.request.arguments
+
+    @property
     def equilibrates(self) -> bool:
         """Whether an equilibration follows the warm-up, which is by another kernel than the draws."""
-        return self.adjusted and not self.engine.kernel.adjusted
+        return self.request.adjusted and not self.engine.kernel.adjusted
 
-    def longest_warmup(self, tune: int) -> int:
-        """Return the most transitions before the draws: the warm-up may begin again once."""
-        return tune * (2 + self.equilibrates)
+    @property
+    def longest_warmup(self) -> int:
+        """The most transitions before the draws: the warm-up may begin again once."""
+        return self.request.tune * (2 + self.equilibrates)
 
     @functools.cached_property
     def adjusted_engine(self) -> Engine:
@@ -250,7 +255,7 @@ class SamplingPlan:
         stats = {name: np.empty(shape, _KINDS.get(name, (float,))[0]) for name in self.statistics}
         for name in GRADIENTS:
             if name in stats:
-                precise = not self.adjusted or name != "gradient"
+                precise = not self.request.adjusted or name != "gradient"
                 stats[name] = np.empty((*shape, self.engine.d), np.float64 if precise else np.float32)
         groups["sample_stats"] = stats
         return groups
@@ -261,16 +266,17 @@ class SamplingPlan:
         group = devices.group_of(self.engine)
         return group if group > 1 else _FILE
 
-    def processes(self, chains: int) -> Processes:
-        """Return the processes that share the chains."""
+    @functools.cached_property
+    def processes(self) -> Processes:
+        """The processes that share the chains."""
         if self.attributes["backend"] == "jax":
-            return Processes.of_jax(chains, devices.group_of(self.engine))
-        return Processes(slice(0, chains))
+            return Processes.of_jax(self.request.chains, devices.group_of(self.engine))
+        return Processes(slice(0, self.request.chains))
 
-    def batch(self, rows: int, chains: int) -> int:
+    def batch(self, rows: int) -> int:
         """Return the number of chains that advance together by ``rows`` draws: whole groups, one per device."""
         unit = devices.group_of(self.engine) * len(devices.platforms(self.engine))
-        return min(chains, max(1, _BATCH_BYTES // (8 * self.numbers_per_draw * rows * unit)) * unit)
+        return min(self.request.chains, max(1, _BATCH_BYTES // (8 * self.numbers_per_draw * rows * unit)) * unit)
 
     @functools.cached_property
     def numbers_per_draw(self) -> int:

@@ -20,7 +20,7 @@ from pmm_mcmc.run.memory import peak_bytes, refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.moments import Moments
 from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.plan import SamplingPlan
-from pmm_mcmc.run.request import Request, stored_run
+from pmm_mcmc.run.request import stored_run
 from pmm_mcmc.run.stopping import first_look, limit_after
 from pmm_mcmc.run.storage import Store, open_store
 from pmm_mcmc.run.storage.checkpoint import encode
@@ -249,7 +249,7 @@ class StoreRecorder:
 
 
 def recorder_of(
-    request: Request, plan: SamplingPlan, seed: int, processes: Processes, log: Callable[..., None]
+    plan: SamplingPlan, seed: int, log: Callable[..., None]
 ) -> MemoryRecorder | MomentsRecorder | StoreRecorder:
     """Return the recorder of a run, new or resumed; ``log`` what memory it takes.
 
@@ -258,6 +258,7 @@ def recorder_of(
     ValueError
         If the run would not fit the memory, or another one is to be continued.
     """
+    request = plan.request
     chains = request.chains
     tune = request.tune
     identity = plan.identity | {
@@ -271,7 +272,7 @@ def recorder_of(
     warmup_draws = 0
     if not request.discard_tuned_samples:
         empty |= {f"warmup_{group}": arrays for group, arrays in empty.items()}
-        warmup_draws = plan.longest_warmup(tune) * (1 + (request.start is not None))
+        warmup_draws = plan.longest_warmup * (1 + (request.start is not None))
     draws = request.draws
     longest_chunk = draws
     if request.auto:
@@ -279,12 +280,11 @@ def recorder_of(
         draws = limit_after(0 if request.finished_run is None else request.finished_run.run.done, longest_chunk)
     rows = rows_of_chunk(min(longest_chunk, request.longest_chunk or longest_chunk), chains, plan.numbers_per_draw)
     if request.store is not None:
-        return _of_store(request, plan, empty, attrs, identity | {"rows": rows}, processes)
-    moments = request.keep == "moments"
-    needed = peak_bytes(plan, chains, draws, rows, tune=tune, warming=warmup_draws, moments=moments)
+        return _of_store(plan, empty, attrs, identity | {"rows": rows})
+    needed = peak_bytes(plan, draws, rows, warmup_draws)
     if needed > _LARGE:
         log("Memory: about %s at the peak", decimal(needed))
-    if moments:
+    if request.keep == "moments":
         return MomentsRecorder(plan, attrs, empty, rows)
     refuse_too_large(draws + warmup_draws, chains, plan.numbers_per_draw, needed)
     recorder = MemoryRecorder(plan, attrs, empty, rows, identity, draws, warmup_draws)
@@ -293,11 +293,10 @@ def recorder_of(
     return recorder
 
 
-def _of_store(
-    request: Request, plan: SamplingPlan, empty: Groups, attrs: dict[str, Any], identity: dict[str, Any],
-    processes: Processes,
-) -> StoreRecorder:  # fmt: skip
+def _of_store(plan: SamplingPlan, empty: Groups, attrs: dict[str, Any], identity: dict[str, Any]) -> StoreRecorder:
     """Return the recorder of a run in a store, new or resumed."""
+    request = plan.request
+    processes = plan.processes
     store = request.store
     assert store is not None
     primary = processes.primary

@@ -59,8 +59,8 @@ class Tempering(Driver):
         console: Console,
         stack: ExitStack,
     ):
-        super().__init__(request.callback, Processes(slice(0, request.chains)))
-        self.plan = plan
+        super().__init__(plan)
+        self.processes = Processes(slice(0, request.chains))
         self.request = request
         self.console = console
         self.path = TemperingPath(plan.adjusted_engine, plan.prior_sampler)
@@ -74,7 +74,7 @@ class Tempering(Driver):
         else:
             rng = np.random.default_rng(request.seed)
             key = rng.integers(0, 2**63, size=2, dtype=np.uint64)
-            start = None if self.path.has_prior else starts(plan, request.initvals, request.chains, None, rng)
+            start = None if self.path.has_prior else starts(plan, rng)
             self._tuner = Tuner(self.path, plan.arguments, options, request.chains, request.tune, key, self._map_levels)
             self._tuning = self._tuner.run(start)
             console.update(True, self._tuner.tuned, 0, *self._shown(0.0))
