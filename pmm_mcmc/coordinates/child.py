@@ -73,8 +73,8 @@ class Child(NamedTuple):
     begin: int
     shape: tuple[int, ...]
     fixed: bool
-    location: tuple[str, ...]
-    scale: tuple[str, ...]
+    location: tuple[str, ...] = ()
+    scale: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:

@@ -33,6 +33,11 @@ class Signs(NamedTuple):
     flips: np.ndarray
     by_hand: Sequence[str]
 
+    @classmethod
+    def none(cls, d: int) -> Signs:
+        """Return that no scale of ``d`` coordinates has a sign."""
+        return cls(np.zeros(0, int), np.zeros((d, 0), int), ())
+
     def positive(self, z: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the same points as ``z`` ``(..., d)`` with positive scales, and the gradients there."""
         # A last 1 is the sign of -1, that is of no scale.

@@ -66,7 +66,7 @@ class Structure:
         self.children = tuple(children)
         self._scales = scales
         self._pull = pull
-        self._signs = signs or Signs(np.zeros(0, int), np.zeros((d, 0), int), ())
+        self._signs = signs or Signs.none(d)
         self.signed = self._signs.signed
         self._factors = factors
         n_of_children = sum(child.n_parameters for child in children)

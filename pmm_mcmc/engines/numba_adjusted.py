@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from pmm_mcmc.engines.numba_step import copy, drift, flow, inner
+from pmm_mcmc.langevin.methods import HARMONIC
 from pmm_mcmc.langevin.transitions import (
     LARGEST,
     MOST_REFINEMENTS,
@@ -24,14 +25,14 @@ __all__ = ["propose"]
 
 
 @inner
-def _leapfrog(functions, dynamics, substeps, step, coordinates, begin, proposal, scratch):
+def _leapfrog(functions, substeps, step, coordinates, begin, proposal, scratch):
     """Fill ``proposal`` with the end of ``substeps`` steps from ``begin``, half kicks around a rotation each.
 
     Returns the log ratio of the acceptance, NaN where a value is not finite, the log density at the end, and the
     gradients spent.  Other arguments are those of :func:`~pmm_mcmc.engines.numba_step.attempt`.
     """
     joint, joint_table, _, _ = functions
-    rotation = flow(dynamics, step, 0.0)
+    rotation = flow(HARMONIC, step, 0.0)
     u, v, b, _, lp = begin
     u_new, v_new, new_b, new_evaluation, _ = proposal
     copy(u, u_new)
@@ -44,7 +45,7 @@ def _leapfrog(functions, dynamics, substeps, step, coordinates, begin, proposal,
             v_new[j], gain = kick(v_new[j], new_b[j], step)
             gained += gain
             u_new[j], v_new[j] = path(u_new[j], v_new[j], 0.0, 0.0, rotation)
-        lp_new = drift(joint, joint_table, dynamics, u_new, coordinates, scratch, new_evaluation, new_b)
+        lp_new = drift(joint, joint_table, HARMONIC, u_new, coordinates, scratch, new_evaluation, new_b)
         if math.isnan(lp_new):
             return math.nan, lp_new, k + 1
         for j in range(u.size):
@@ -63,7 +64,7 @@ def _as_ratio(log_ratio):
 
 
 @inner
-def propose(functions, dynamics, step, persistent, coordinates, begin, proposal, back, scratch):
+def propose(functions, step, persistent, coordinates, begin, proposal, back, scratch):
     """Fill ``proposal`` by a step from ``begin``, refined where its ratio is far below ``|s|``.
 
     ``persistent`` is ``s``; ``back`` are arrays as of ``proposal``, for the way back;
@@ -73,14 +74,12 @@ def propose(functions, dynamics, step, persistent, coordinates, begin, proposal,
     """
     u_new, v_new, new_b, _, turned = proposal
     substeps = 1
-    log_ratio, lp, n_grad = _leapfrog(functions, dynamics, substeps, step, coordinates, begin, proposal, scratch)
+    log_ratio, lp, n_grad = _leapfrog(functions, substeps, step, coordinates, begin, proposal, scratch)
     ratio = first_ratio = _as_ratio(log_ratio)
     while not abs(persistent) < ratio and far_below(ratio, persistent) and substeps < SUBSTEPS**MOST_REFINEMENTS:
         substeps *= SUBSTEPS
         length = step / substeps
-        log_ratio, lp, n_evaluations = _leapfrog(
-            functions, dynamics, substeps, length, coordinates, begin, proposal, scratch
-        )
+        log_ratio, lp, n_evaluations = _leapfrog(functions, substeps, length, coordinates, begin, proposal, scratch)
         n_grad += n_evaluations
         ratio = _as_ratio(log_ratio)
         if abs(persistent) < ratio:
@@ -89,10 +88,9 @@ def propose(functions, dynamics, step, persistent, coordinates, begin, proposal,
                 turned[j] = -v_new[j]
             earlier = 1
             while earlier < substeps:
-                length = step / earlier
                 turned_begin = u_new, turned, new_b, u_new, lp
                 log_ratio, _, n_evaluations = _leapfrog(
-                    functions, dynamics, earlier, length, coordinates, turned_begin, back, scratch
+                    functions, earlier, step / earlier, coordinates, turned_begin, back, scratch
                 )
                 n_grad += n_evaluations
                 if not far_below(ratio * _as_ratio(log_ratio), persistent):

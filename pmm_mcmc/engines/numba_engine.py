@@ -14,7 +14,7 @@ from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, Parameters, TunedParameters, evaluated_at
 from pmm_mcmc.engines.ensemble import Ensemble
-from pmm_mcmc.engines.numba_chain import evaluate, run
+from pmm_mcmc.engines.numba_chain import evaluate, memory_for, run
 from pmm_mcmc.engines.numba_step import Functions
 from pmm_mcmc.langevin.methods import GHMC, Kernel, Scheme
 
@@ -143,9 +143,10 @@ class NumbaEngine:
         if kernel.scheme != Scheme.RECYCLED:
             of_midpoint = midpoint.address, midpoint_table(density_parameters)
         functions = Functions(*of_joint, *of_midpoint)
+        memory = memory_for(self.d, self.width)
 
         def runner(chains: Ensemble, out: Chunk) -> None:
-            arrays = chains.state, chains.evaluation, chains.keys
+            arrays = chains.state, chains.evaluation, chains.keys, memory
             run(functions, parameters, kernel, coordinates, arrays, chains.transition, thin, out)
 
         return runner

@@ -31,11 +31,13 @@ from pmm_mcmc.langevin.transitions import (
 from pmm_mcmc.model.native import call_native
 
 __all__ = [
-    "Functions", "NoisePath", "StepLength", "attempt", "copy", "drift", "flow", "inner", "place",
+    "Functions", "NoisePath", "Space", "StepLength", "attempt", "copy", "drift", "flow", "inlined", "inner", "place",
 ]  # fmt: skip
 
 # Called from compiled code alone: without the ways in from Python and C, which LLVM would compile, too.
 inner = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+# Part of its caller: each function of its own is optimised again by LLVM with all that it calls.
+inlined = numba.njit(inline="always")
 _flows = build_flows(np, select)
 _overdamped, _underdamped, _harmonic = (inner(f) for f in (_flows.overdamped, _flows.underdamped, _flows.harmonic))
 _gain = inner(build_gain(select))
@@ -72,6 +74,19 @@ class NoisePath(NamedTuple):
     v: Any
     known_u: Any
     known_v: Any
+
+
+class Space(NamedTuple):
+    """Arrays ``(d,)`` that transitions compute in."""
+
+    proposal: Any  # to be filled: position, velocity, base drift, evaluation, evaluated point
+    between: Any  # the same between two substeps; of adjusted methods the end of the way back
+    noise_path: Any  # NoisePath
+    step_noise: Any  # that of position and velocity over a whole step, while it is refined
+    # Stream of random numbers, normals to fill, these as (2 d,) for position and velocity (overdamped: zeros for one of
+    # them), and a second array of that shape.
+    random: Any
+    work: Any  # corrections of position and velocity, velocity at the midpoint, and a pair
 
 
 @inner
@@ -197,11 +212,11 @@ def _next_midpoint(stream, kernel, K, step, reached, cell):
 
 
 @inner
-def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal, noise_path, random, work):
-    """Take one step from ``begin`` and fill ``proposal``, by the equations of :mod:`pmm_mcmc.langevin.transitions`.
+def attempt(functions, parameters, kernel, coordinates, lengths, begin, space):
+    """Take one step from ``begin`` and fill the proposal, by the equations of :mod:`pmm_mcmc.langevin.transitions`.
 
-    ``mu`` and ``mv`` are the noise path ``M`` there, ``y`` and ``v_mid`` the state at a midpoint, ``wu`` and ``wv`` its
-    weight, ``cu`` and ``cv`` the sum of the corrections.
+    ``mu`` and ``mv`` are the noise path ``M`` there, ``y`` and ``v_mid`` the state at a midpoint, ``cu`` and ``cv`` the
+    sum of the corrections.
 
     Parameters
     ----------
@@ -209,100 +224,41 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal
         :class:`Functions`, :class:`pmm_mcmc.engines.contract.Parameters`, :class:`pmm_mcmc.langevin.methods.Kernel`.
     coordinates
         Centre and scale of the affine map.
-    lengths, noise_path
-        :class:`StepLength` and :class:`NoisePath`.
+    lengths
+        :class:`StepLength`.
     begin
         Position, velocity, base drift, evaluated point and log density there.
-    proposal
-        Arrays for the new position, velocity, base drift, evaluation and evaluated point.
-    random
-        Stream of random numbers, normals to fill, these as ``(2 d,)`` for position and velocity (overdamped: zeros for
-        one of them), and a second array of that shape.
-    work
-        Arrays ``(d,)`` to compute in: corrections of position and velocity, velocity at the midpoint, and a pair.
+    space
+        :class:`Space`.
 
     Returns
     -------
     good, model_failure, lp, n_grad
         Whether the step is accepted; if not, whether by the model's failure; the log density; gradients spent.
     """
-    joint, joint_table, midpoint, midpoint_table = functions
-    _, friction, K, _, _, _, tolerance = parameters
-    scheme, dynamics, _, _, power = kernel
-    step, remaining, threshold, steepest, step_flow, cell_flow = lengths
+    joint, joint_table, _, _ = functions
+    scheme, dynamics, _, _, _ = kernel
     u, v, b, evaluated, lp = begin
-    u_new, v_new, new_b, new_evaluation, y = proposal
-    mu, mv, _, _ = noise_path
-    cu, cv, v_mid, scratch = work
-    stream = random[0]
+    u_new, v_new, new_b, new_evaluation, y = space.proposal
+    cu, cv, v_mid, scratch = space.work
+    mu = space.noise_path.u
+    mv = space.noise_path.v
     d = u.size
-    has_velocity = dynamics != OVERDAMPED
     stiffness = 1.0 if dynamics == HARMONIC else 0.0
     base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0
-    # Noise path, midpoints and their corrections, in order of time (steps 1 to 4 of the paper).
-    mu[:] = 0.0
-    mv[:] = 0.0
-    cu[:] = 0.0
-    cv[:] = 0.0
-    reached = 0.0
-    finite = True
-    cell = -1.0
-    lp_mid = math.nan
-    steep = 0.0
-    n_grad = 0
-    while True:
-        time, cell = _next_midpoint(stream, kernel, K, step, reached, cell)
-        if time < 0.0:
-            break
-        if time > 0.0:
-            gap = flow(dynamics, time - reached, friction)
-            flow_to_midpoint = flow(dynamics, time, friction)
-            left = remaining - reached if remaining > 0.0 else 0.0
-            _extend(random, left, dynamics, friction, gap, time - reached, noise_path)
-            if finite:
-                for j in range(d):
-                    y[j] = interpolate(u[j], v[j], b[j], mu[j], flow_to_midpoint)
-                    v_mid[j] = interpolate_velocity(u[j], v[j], b[j], mv[j], flow_to_midpoint)
-                lp_mid = drift(midpoint, midpoint_table, dynamics, y, coordinates, scratch, new_evaluation, new_b)
-                # After a non-finite value no more gradients are needed, but the noise path still is.
-                finite = not math.isnan(lp_mid)
-                n_grad += 1
-                if scheme == Scheme.CELLS:
-                    flow_to_end = flow(dynamics, step * (K - 1 - cell) / K, friction)
-                    wu, wv = cell_weight(flow_to_end, cell_flow, inverse_probability(cell, K, power))
-                else:
-                    flow_to_end = flow(dynamics, step - time, friction)
-                    wu, wv = continuous_weight(flow_to_end, step, has_velocity)
-                change_square = 0.0
-                shift_square = 0.0
-                product = 0.0
-                for j in range(d):
-                    cu[j] += wu * (new_b[j] - base * b[j])
-                    cv[j] += wv * (new_b[j] - base * b[j])
-                    shift = y[j] - evaluated[j]
-                    change = gradient_change(y[j], evaluated[j], new_b[j], b[j], stiffness)
-                    change_square += change * change
-                    shift_square += shift * shift
-                    product += change * shift
-                if time > EARLIEST * step:
-                    steep = max(steep, _curvature(change_square, shift_square, product, stiffness))
-            reached = time
-
+    finite, lp_mid, steep, n_grad = _midpoints(functions, parameters, kernel, coordinates, lengths, begin, space)
     # End point (step 5); the randomised midpoint method omits the drift at the start.
-    gap = flow(dynamics, step - reached, friction)
-    left = remaining - reached if remaining > 0.0 else 0.0
-    _extend(random, left, dynamics, friction, gap, step - reached, noise_path)
     if not finite:
-        return False, _is_near(y, u, threshold), lp_mid, n_grad
+        return False, _is_near(y, u, lengths.threshold), lp_mid, n_grad
     for j in range(d):
-        u_new[j], v_new[j] = end(u[j], v[j], base * b[j], mu[j], mv[j], cu[j], cv[j], step_flow)
+        u_new[j], v_new[j] = end(u[j], v[j], base * b[j], mu[j], mv[j], cu[j], cv[j], lengths.step_flow)
     if scheme == Scheme.RECYCLED:
         lp_new = lp_mid
     else:
         lp_new = drift(joint, joint_table, dynamics, u_new, coordinates, scratch, new_evaluation, new_b)
         n_grad += 1
         if math.isnan(lp_new):
-            return False, _is_near(u_new, u, threshold), lp_new, n_grad
+            return False, _is_near(u_new, u, lengths.threshold), lp_new, n_grad
     # Energies are compared at times at which position and velocity are both known.  The recycled scheme has no log
     # density at the start of its step: it is extrapolated from the evaluated point, to second order.
     rise = lp - lp_new
@@ -318,7 +274,78 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal
     if scheme != Scheme.RECYCLED:
         copy(u_new, y)
     # Comparisons with NaN are false.
-    return finite and rise <= threshold + tolerance * motion and steep <= steepest, False, lp_new, n_grad
+    stable = rise <= lengths.threshold + parameters.tolerance * motion and steep <= lengths.steepest
+    return finite and stable, False, lp_new, n_grad
+
+
+@inlined
+def _midpoints(functions, parameters, kernel, coordinates, lengths, begin, space):
+    """Make the noise path of a step, with its midpoints in order of time (steps 1 to 4 of the paper).
+
+    ``wu`` and ``wv`` are the weights of a midpoint's correction.  Arguments are those of :func:`attempt`.  Returns
+    whether all values are finite, the log density at the last midpoint, the largest curvature, and gradients spent.
+    """
+    _, _, midpoint, midpoint_table = functions
+    scheme, dynamics, _, _, power = kernel
+    step, remaining, _, _, _, cell_flow = lengths
+    u, v, b, evaluated, _ = begin
+    _, _, new_b, new_evaluation, y = space.proposal
+    mu, mv, _, _ = space.noise_path
+    cu, cv, v_mid, scratch = space.work
+    friction = parameters.friction
+    K = parameters.K
+    d = u.size
+    stiffness = 1.0 if dynamics == HARMONIC else 0.0
+    base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0
+    mu[:] = 0.0
+    mv[:] = 0.0
+    cu[:] = 0.0
+    cv[:] = 0.0
+    reached = 0.0
+    finite = True
+    cell = -1.0
+    lp_mid = math.nan
+    steep = 0.0
+    n_grad = 0
+    while True:
+        time, cell = _next_midpoint(space.random[0], kernel, K, step, reached, cell)
+        gap_end = time if time >= 0.0 else step
+        if time != 0.0:
+            gap = flow(dynamics, gap_end - reached, friction)
+            left = remaining - reached if remaining > 0.0 else 0.0
+            _extend(space.random, left, dynamics, friction, gap, gap_end - reached, space.noise_path)
+        if time < 0.0:
+            return finite, lp_mid, steep, n_grad
+        if time > 0.0:
+            if finite:
+                flow_to_midpoint = flow(dynamics, time, friction)
+                for j in range(d):
+                    y[j] = interpolate(u[j], v[j], b[j], mu[j], flow_to_midpoint)
+                    v_mid[j] = interpolate_velocity(u[j], v[j], b[j], mv[j], flow_to_midpoint)
+                lp_mid = drift(midpoint, midpoint_table, dynamics, y, coordinates, scratch, new_evaluation, new_b)
+                # After a non-finite value no more gradients are needed, but the noise path still is.
+                finite = not math.isnan(lp_mid)
+                n_grad += 1
+                if scheme == Scheme.CELLS:
+                    flow_to_end = flow(dynamics, step * (K - 1 - cell) / K, friction)
+                    wu, wv = cell_weight(flow_to_end, cell_flow, inverse_probability(cell, K, power))
+                else:
+                    flow_to_end = flow(dynamics, step - time, friction)
+                    wu, wv = continuous_weight(flow_to_end, step, dynamics != OVERDAMPED)
+                change_square = 0.0
+                shift_square = 0.0
+                product = 0.0
+                for j in range(d):
+                    cu[j] += wu * (new_b[j] - base * b[j])
+                    cv[j] += wv * (new_b[j] - base * b[j])
+                    shift = y[j] - evaluated[j]
+                    change = gradient_change(y[j], evaluated[j], new_b[j], b[j], stiffness)
+                    change_square += change * change
+                    shift_square += shift * shift
+                    product += change * shift
+                if time > EARLIEST * step:
+                    steep = max(steep, _curvature(change_square, shift_square, product, stiffness))
+            reached = time
 
 
 @inner

@@ -17,9 +17,9 @@ from numba import carray, cfunc, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from pmm_mcmc.model.native import SIGNATURE
+from pmm_mcmc.model.native import SIGNATURE, as_pointer
 
-__all__ = ["CFunction", "evaluate", "native"]
+__all__ = ["CFunction", "evaluate", "native", "native_of_graph"]
 
 _NUMBERS = types.CPointer(types.double)
 # The form of a user's function, for numba and in C.
@@ -88,6 +88,20 @@ def native() -> Any:
         return value if code == 0 else np.nan
 
     return native
+
+
+@cache
+def native_of_graph() -> Any:
+    """Return the C function that a tape calls: of a table's address, coordinates, position, gradient and value."""
+    integer = types.CPointer(types.int64)
+
+    @cfunc(types.void(integer, integer, _NUMBERS, _NUMBERS, _NUMBERS))
+    def native_of_graph(table, n, x, gradient, value):
+        shape = (n[0],)
+        code, result = evaluate(carray(x, shape), carray(gradient, shape), carray(as_pointer(table[0]), (3,), np.int64))
+        value[0] = result if code == 0 else np.nan
+
+    return native_of_graph
 
 
 class CFunction:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from pmm_mcmc.coordinates.child import Child
-
-__all__ = ["in_order", "noncentred_children"]
+__all__ = ["in_order", "not_centred"]
 
 
 def in_order(needs: Mapping[Any, Collection[Any]]) -> list[Any]:
@@ -18,17 +16,10 @@ def in_order(needs: Mapping[Any, Collection[Any]]) -> list[Any]:
     return ordered
 
 
-def noncentred_children(children: Mapping[str, tuple[slice, Any, Any]], choices: Mapping[str, str]) -> list[Child]:
-    """Return the children that are not to be centred, from coordinates, location and scale of each."""
+def not_centred(children: Iterable[str], choices: Mapping[str, str]) -> dict[str, bool]:
+    """Return the names of the children of a LogDensity that are not to be centred, and whether each is fixed."""
+    names = list(children)
     for name in choices:
-        if name not in children:
-            names = ", ".join(children)
-            raise ValueError(f"reparametrise: {name!r} is none of the children of the LogDensity: {names}")
-    noncentred = []
-    for name, (coordinates, *laws) in children.items():
-        choice = choices.get(name)
-        if choice != "centred":
-            shape = (coordinates.stop - coordinates.start,)
-            parents = [getattr(law, "names", ()) for law in laws]
-            noncentred.append(Child(name, "elementwise", coordinates.start, shape, choice == "noncentred", *parents))
-    return noncentred
+        if name not in names:
+            raise ValueError(f"reparametrise: {name!r} is none of the children of the LogDensity: {', '.join(names)}")
+    return {name: choices.get(name) == "noncentred" for name in names if choices.get(name) != "centred"}

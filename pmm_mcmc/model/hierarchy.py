@@ -19,34 +19,35 @@ from pmm_mcmc.model.families import MOST_GROUPED, SIGNED, Law, law_of
 from pmm_mcmc.model.interpreted import batched_function
 from pmm_mcmc.model.pytensor_density import Layout
 
-__all__ = ["ChildVariable", "Hierarchy", "children_of", "read_hierarchy"]
+__all__ = ["ChildVariable", "Hierarchy", "children_of", "ordered_children", "read_hierarchy"]
 
 _log = logging.getLogger("pmm_mcmc")
 
 
 class ChildVariable(NamedTuple):
-    """A variable of a model that can be non-centred.
+    """A variable that can be non-centred.
 
     Attributes
     ----------
-    rv, value
-        Its random variable and its value variable.
+    name, value
+        Its name, and its value variable.
     law
-        Its prior, in terms of random variables, which have the names that users gave.
-    law_of_values
         Its prior, in terms of value variables.
     parents
         The value variables among those terms.
     fixed
         Whether it is fully non-centred, whatever draws say.
+    location, scale
+        Names of the variables that these depend on.
     """
 
-    rv: Any
+    name: str
     value: Any
     law: Law
-    law_of_values: Law
     parents: set[Any]
     fixed: bool
+    location: tuple[str, ...] = ()
+    scale: tuple[str, ...] = ()
 
 
 def read_hierarchy(
@@ -69,27 +70,36 @@ def read_hierarchy(
         ``"centred"`` or ``"noncentred"`` by name of random variable; the others follow the draws.
     """
     shapes = {var: shape for var, (_, shape, _, _) in zip(vars, layout, strict=True)}
-    children = _child_variables(model, shapes, choices)
-    by_value = {child.value: child for child in children}
-    # Children that depend on each other stay as they are.
-    ordered = in_order({child.value: child.parents & set(by_value) for child in children})
-    children = [by_value[value] for value in ordered]
+    children = ordered_children(_child_variables(model, shapes, choices))
     if not children and not any(type(rv.owner.op).__name__ in SIGNED for rv in model.free_RVs):
         return None
-    hierarchy = Hierarchy(model, shapes, children, flat, start)
+    parents = set().union(*(child.parents for child in children))
+    packed = [
+        value
+        for rv, value in model.rvs_to_values.items()
+        if value in parents and type(model.rvs_to_transforms[rv]).__name__ == "CholeskyCovPacked"
+    ]
+    hierarchy = Hierarchy(shapes, children, packed, flat, start)
     scales = hierarchy.scales(hierarchy.start[None])
-    bad = [child.rv.name for child, pair in zip(children, scales, strict=True) if not _is_sound(*pair)]
+    bad = [child.name for child, pair in zip(children, scales, strict=True) if not _is_sound(*pair)]
     if not bad:
+        hierarchy.children = _with_names(model, hierarchy)
         return hierarchy
     _log.warning("The scale of %s is 0 or not finite at the start: sampled as it is written", ", ".join(bad))
     return read_hierarchy(model, vars, layout, flat, start, {**choices, **dict.fromkeys(bad, "centred")})
+
+
+def ordered_children(children: Sequence[ChildVariable]) -> list[ChildVariable]:
+    """Return the children, each after its parents, without those that depend on themselves or on each other."""
+    by_value = {child.value: child for child in children}
+    return [by_value[value] for value in in_order({child.value: child.parents & set(by_value) for child in children})]
 
 
 def children_of(model: pm.Model) -> list[str]:
     """Return the names of the variables that can be non-centred."""
     point = model.initial_point(0)
     shapes = {var: point[var.name].shape for var in model.value_vars}
-    return [child.rv.name for child in _child_variables(model, shapes, {})]
+    return [child.name for child in _child_variables(model, shapes, {})]
 
 
 def _child_variables(
@@ -117,7 +127,7 @@ def _child_variables(
         terms = model.replace_rvs_by_values([pt.as_tensor_variable(term) for term in law.terms])
         parents = {var for var in ancestors(terms) if var in shapes}
         if parents and value not in parents:
-            children.append(ChildVariable(rv, value, law, law.with_terms(*terms), parents, choice == "noncentred"))
+            children.append(ChildVariable(rv.name, value, law.with_terms(*terms), parents, choice == "noncentred"))
         elif choice == "noncentred":
             raise ValueError(f"reparametrise: {rv.name!r} has no parents to be non-centred about; leave it out")
     return children
@@ -131,7 +141,7 @@ def _is_sound(mu: np.ndarray, L: Any) -> bool:
 
 
 class Hierarchy:
-    """The variables of a model that can be non-centred (*children*), and their locations and scales at a position.
+    """Variables that can be non-centred (*children*), and their locations and scales at a position, as graphs.
 
     ``x`` and ``p`` are kinds of positions: see :mod:`pmm_mcmc.coordinates.structure`.
 
@@ -149,24 +159,18 @@ class Hierarchy:
 
     def __init__(
         self,
-        model: pm.Model,
         shapes: Mapping[Any, tuple[int, ...]],
         children: list[ChildVariable],
+        packed: Sequence[Any],
         flat: Any,
         start: np.ndarray,
     ):
-        self.model = model
         self.shapes = shapes
         self.children = children
         self.dtype = flat.dtype
         ends = np.cumsum([0, *(int(np.prod(shape, dtype=int)) for shape in shapes.values())])
         self.slices = {var: slice(int(ends[i]), int(ends[i + 1])) for i, var in enumerate(shapes)}
-        parents = set().union(*(child.parents for child in children))
-        self.factors = {
-            value: Factor(self.slices[value].start, int(np.sqrt(2 * shapes[value][0])))
-            for rv, value in model.rvs_to_values.items()
-            if value in parents and type(model.rvs_to_transforms[rv]).__name__ == "CholeskyCovPacked"
-        }
+        self.factors = {value: Factor(self.slices[value].start, int(np.sqrt(2 * shapes[value][0]))) for value in packed}
         self.start = start.copy()
         for factor in self.factors.values():
             self.start[factor.at] = factor.from_x(start[None, factor.at])[0][0]
@@ -197,14 +201,15 @@ class Hierarchy:
     def law_at(self, child: ChildVariable, values: Mapping[Any, Any]) -> Law:
         """Return the law of a child given value variables, in the shapes that the formulas take."""
         parents = {var: value for var, value in values.items() if var in child.parents}
-        law = child.law_of_values.with_terms(*graph_replace(child.law_of_values.terms, parents, strict=False))
+        law = child.law.with_terms(*graph_replace(child.law.terms, parents, strict=False))
         shape = self.shapes[child.value]
         size = int(np.prod(shape, dtype=int))
         if law.kind == "vector":
             K = shape[-1]
             location = pt.broadcast_to(law.location, shape).reshape((size // K, K))
             return law._replace(location=location, kind="grouped" if K <= MOST_GROUPED else "dense")
-        location, scale = (pt.broadcast_to(term, shape).reshape((size,)) for term in (law.location, law.scale))
+        terms = [term if term.type.shape == shape else pt.broadcast_to(term, shape) for term in law.terms[:2]]
+        location, scale = (term if term.ndim == 1 else term.reshape((size,)) for term in terms)
         return law._replace(location=location, scale=scale)
 
     def scales(self, p: np.ndarray) -> list[tuple[Any, Any]]:
@@ -219,26 +224,40 @@ class Hierarchy:
             pairs.append((mu, L) if law.rho is None else (mu, (L**2, next(terms))))
         return pairs
 
-    def named_children(self) -> list[Child]:
-        """Return the children with the nearest named variables that their locations and scales depend on.
+    def as_sampled(self) -> list[Child]:
+        """Return the children as chains sample them."""
+        return [
+            Child(
+                child.name, law.kind, self.slices[child.value].start, self.shapes[child.value], child.fixed,
+                child.location, child.scale,
+            )
+            for child, law in zip(self.children, self._laws, strict=True)
+        ]  # fmt: skip
 
-        Graphs mention some variables for their shape alone: values decide.
-        """
-        rng = np.random.default_rng(1)
-        parents = list(dict.fromkeys(var for child in self.children for var in child.parents))
-        p = np.repeat(self.start[None, :], 1 + len(parents), axis=0)
-        for i, var in enumerate(parents):
-            p[1 + i, self.slices[var]] += rng.uniform(0.1, 0.5, len(self.indices(var)))
-        children = []
-        for child, law, (mu, L) in zip(self.children, self._laws, self.scales(p), strict=True):
-            names = []
-            for graph, values in ((child.law.location, mu), (child.law.scale, L[0] if isinstance(L, tuple) else L)):
-                moves_it = [not np.array_equal(values[0], moved, equal_nan=True) for moved in values[1:]]
-                needed = {var for var, moves in zip(parents, moves_it, strict=True) if moves and var in child.parents}
-                names.append(_nearest_names(self.model, graph, needed))
-            begin = self.slices[child.value].start
-            children.append(Child(child.rv.name, law.kind, begin, self.shapes[child.value], child.fixed, *names))
-        return children
+
+def _with_names(model: pm.Model, hierarchy: Hierarchy) -> list[ChildVariable]:
+    """Return the children with the names of the nearest named variables that locations and scales depend on.
+
+    Graphs mention some variables for their shape alone: values decide.
+    """
+    rng = np.random.default_rng(1)
+    parents = list(dict.fromkeys(var for child in hierarchy.children for var in child.parents))
+    p = np.repeat(hierarchy.start[None, :], 1 + len(parents), axis=0)
+    for i, var in enumerate(parents):
+        p[1 + i, hierarchy.slices[var]] += rng.uniform(0.1, 0.5, len(hierarchy.indices(var)))
+    children = []
+    for child, (mu, L) in zip(hierarchy.children, hierarchy.scales(p), strict=True):
+        rv = model[child.name]
+        # In terms of random variables, which have the names that users gave.
+        law = law_of(rv, model.rvs_to_transforms[rv], hierarchy.shapes[child.value])
+        assert law is not None
+        names = []
+        for graph, values in ((law.location, mu), (law.scale, L[0] if isinstance(L, tuple) else L)):
+            moves_it = [not np.array_equal(values[0], moved, equal_nan=True) for moved in values[1:]]
+            needed = {var for var, moves in zip(parents, moves_it, strict=True) if moves and var in child.parents}
+            names.append(_nearest_names(model, graph, needed))
+        children.append(child._replace(location=names[0], scale=names[1]))
+    return children
 
 
 def _nearest_names(model: pm.Model, graph: Any, values: set[Any]) -> tuple[str, ...]:

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pmm_mcmc.coordinates import elementwise
-from pmm_mcmc.coordinates.child import parameter_slices
+from pmm_mcmc.coordinates.child import Child, parameter_slices
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.model.children import in_order, noncentred_children
+from pmm_mcmc.model.children import in_order, not_centred
 
 __all__ = ["Children", "checked_children", "compose_functions"]
 
@@ -101,7 +101,10 @@ def compose_functions(
     fn: Callable[[Any], Any], d: int, children: dict[str, tuple[slice, Any, Any]], choices: Mapping[str, str]
 ) -> tuple[Callable[[Any, Any], tuple[Any, Any]], Structure] | None:
     """Return log density and evaluation as a function of ``z`` and ``noncentring``, and the structure; or None."""
-    noncentred = noncentred_children(children, choices)
+    noncentred = [
+        Child(name, "elementwise", children[name][0].start, (children[name][0].stop - children[name][0].start,), fixed)
+        for name, fixed in not_centred(children, choices).items()
+    ]
     if not noncentred:
         return None
     laws = [children[child.name][1:] for child in noncentred]

@@ -28,13 +28,13 @@ from pmm_mcmc.coordinates.signs import Signs
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.coordinates.walk import noncentred_walk
 from pmm_mcmc.model.families import Law
-from pmm_mcmc.model.hierarchy import read_hierarchy
+from pmm_mcmc.model.hierarchy import Hierarchy, read_hierarchy
 from pmm_mcmc.model.interpreted import python_function
 from pmm_mcmc.model.pytensor_density import Layout, PyTensorDensity
 from pmm_mcmc.model.signed_scales import signed_scales
 from pmm_mcmc.model.split_density import SplitDensity, concatenate
 
-__all__ = ["noncentred_density"]
+__all__ = ["composed", "noncentred_density"]
 
 
 def noncentred_density(
@@ -45,7 +45,7 @@ def noncentred_density(
     start: np.ndarray,
     choices: Mapping[str, str],
 ) -> PyTensorDensity | None:
-    """Compose what is to be non-centred into a model's log density; None where nothing is.
+    """Read what is to be non-centred of a model, and compose it into its log density; None where nothing is.
 
     Arguments are those of :func:`pmm_mcmc.model.hierarchy.read_hierarchy`.
     """
@@ -57,10 +57,17 @@ def noncentred_density(
     def log_density() -> Any:
         return python_function([flat], list(density.at_flat(flat)))
 
-    signs = signed_scales(hierarchy, log_density)
+    signs = signed_scales(model, hierarchy, log_density)
     if not hierarchy.children and not len(signs.signed):
         return None
-    children = hierarchy.named_children()
+    return composed(hierarchy, signs, layout, density)
+
+
+def composed(hierarchy: Hierarchy, signs: Signs, layout: Layout, density: SplitDensity) -> PyTensorDensity:
+    """Compose a hierarchy into a log density of its variables."""
+    flat = density.flat()
+    vars = list(hierarchy.shapes)
+    children = hierarchy.as_sampled()
     n_of_children = sum(child.n_parameters for child in children)
     n_parameters = (n_of_children + len(signs.signed),)  # known shapes are not checked at every call
     noncentring = pytensor.shared(
@@ -85,7 +92,9 @@ def noncentred_density(
     log_det = log_det + of_signs
     evaluation = concatenate([gradient, *x_blocks, *of_x, log_det])
     pull = _pull_function(z, concatenate(x_blocks), log_det, noncentring)
-    structure = Structure(len(start), children, hierarchy.scales, pull, signs, list(hierarchy.factors.values()))
+    structure = Structure(
+        len(hierarchy.start), children, hierarchy.scales, pull, signs, list(hierarchy.factors.values())
+    )
     return PyTensorDensity(layout, z, lp_x + log_det, gradient, evaluation, structure.width, structure, noncentring)
 
 

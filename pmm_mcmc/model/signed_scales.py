@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import pymc as pm
 
 from pmm_mcmc.coordinates.signs import Signs
 from pmm_mcmc.model.families import MOST_GROUPED, SIGNED
@@ -40,14 +41,14 @@ _SMALL = -8.0
 _MOST_SCALES = 200
 
 
-def signed_scales(hierarchy: Hierarchy, log_density: Callable[[], Any]) -> Signs:
+def signed_scales(model: pm.Model, hierarchy: Hierarchy, log_density: Callable[[], Any]) -> Signs:
     """Return the scales that are sampled with a sign, and what changes sign with them.
 
     ``log_density`` compiles the model's with its gradient, a function of ``x``; it is called only where a correlation
     may have a sign, or offsets.
     """
-    signed, flips = _of_children(hierarchy, log_density)
-    owner = _of_offsets(hierarchy, log_density)
+    signed, flips = _of_children(model, hierarchy, log_density)
+    owner = _of_offsets(model, hierarchy, log_density)
     if (owner >= 0).any():
         scales = np.unique(owner[owner >= 0])
         flips[owner >= 0, 0] = owner[owner >= 0]
@@ -56,24 +57,23 @@ def signed_scales(hierarchy: Hierarchy, log_density: Callable[[], Any]) -> Signs
     parents = {var for child in hierarchy.children for var in child.parents}
     by_hand = [
         rv.name
-        for rv in hierarchy.model.free_RVs
-        if (value := hierarchy.model.rvs_to_values[rv]) not in parents
-        and np.isin(hierarchy.indices(value), signed).any()
+        for rv in model.free_RVs
+        if (value := model.rvs_to_values[rv]) not in parents and np.isin(hierarchy.indices(value), signed).any()
     ]
     return Signs(signed, flips, by_hand)
 
 
-def _candidates(hierarchy: Hierarchy) -> list[np.ndarray]:
+def _candidates(model: pm.Model, hierarchy: Hierarchy) -> list[np.ndarray]:
     """Return the coordinates, a variable each, of logarithms of scales whose density at 0 is symmetric or flat."""
     groups = []
     children = {child.value for child in hierarchy.children}
-    for rv in hierarchy.model.free_RVs:
-        value = hierarchy.model.rvs_to_values[rv]
+    for rv in model.free_RVs:
+        value = model.rvs_to_values[rv]
         if value in hierarchy.factors:
             if type(rv.owner.inputs[-1].owner.op).__name__ in SIGNED:
                 groups.append(hierarchy.factors[value].scales)
         elif value not in children and type(rv.owner.op).__name__ in SIGNED:
-            if type(hierarchy.model.rvs_to_transforms[rv]).__name__ == "LogTransform":
+            if type(model.rvs_to_transforms[rv]).__name__ == "LogTransform":
                 groups.append(hierarchy.indices(value))
     return groups
 
@@ -102,9 +102,13 @@ class _Group(NamedTuple):
         return np.concatenate(self.owners) >= 0
 
 
-def _of_children(hierarchy: Hierarchy, log_density: Callable[[], Any]) -> tuple[np.ndarray, np.ndarray]:
+def _of_children(
+    model: pm.Model, hierarchy: Hierarchy, log_density: Callable[[], Any]
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the signed scales of children ``(k,)``, and the two whose signs each coordinate has ``(d, 2)``, or -1."""
-    groups = [_Group(signed, owners) for signed in _candidates(hierarchy) if (owners := _owners(signed, hierarchy))]
+    groups = [
+        _Group(signed, owners) for signed in _candidates(model, hierarchy) if (owners := _owners(signed, hierarchy))
+    ]
     count = np.sum([group.scaled for group in groups], axis=0)
     # Where an element has two scales, it has a product.
     groups = [group for group in groups if group.scaled.any() and not (count[group.scaled] > 1).any()]
@@ -226,7 +230,7 @@ def _refused(
 # -- scales of offsets -------------------------------------------------------------------------------------------------
 
 
-def _of_offsets(hierarchy: Hierarchy, log_density: Callable[[], Any]) -> np.ndarray:
+def _of_offsets(model: pm.Model, hierarchy: Hierarchy, log_density: Callable[[], Any]) -> np.ndarray:
     """Return for each coordinate ``(d,)`` the scale of which it is an offset, or -1; both change sign together."""
     d = len(hierarchy.start)
     rng = np.random.default_rng(3)
@@ -235,7 +239,7 @@ def _of_offsets(hierarchy: Hierarchy, log_density: Callable[[], Any]) -> np.ndar
     of_parents, of_children = (
         {i for var in variables for i in hierarchy.indices(var).tolist()} for variables in (parents, children)
     )
-    groups = [group for group in _candidates(hierarchy) if not of_parents & set(group.tolist())]
+    groups = [group for group in _candidates(model, hierarchy) if not of_parents & set(group.tolist())]
     scales = [i for group in groups for i in group.tolist()]
     free = ~np.isin(np.arange(d), [*of_children, *of_parents, *scales])
     owner = np.full(d, -1)

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from pmm_mcmc.model.c_function import CFunction
-from pmm_mcmc.model.c_hierarchy import PointerChild
 from pmm_mcmc.model.initial_points import checked_values
 from pmm_mcmc.model.result_tree import ResultTree
-from pmm_mcmc.model.stan_hierarchy import named_children, read_children
+from pmm_mcmc.model.stan_hierarchy import StanChildren
 
 __all__ = ["stan_children", "stan_function", "stan_layout", "stan_program", "stan_start"]
 
@@ -89,15 +88,11 @@ def _values(model: Any) -> dict[str, Any] | None:
     return {name: value for name, value in values.items() if name != "__stanli"} if isinstance(values, dict) else None
 
 
-def stan_children(model: Any, children: Any, code: str) -> dict[str, PointerChild]:
+def stan_children(model: Any, children: Any, code: str) -> StanChildren | None:
     """Return the parameters that may be non-centred: of ``children`` or, for None, of the program's statements."""
     if children is None and not code:
-        return {}
-    places = _variables(model.param_unc_names())
-    data = _values(model) or {}
-    if children is None:
-        return read_children(model, places, data, code)
-    return named_children(model, places, data, children)
+        return None
+    return StanChildren(model, _variables(model.param_unc_names()), _values(model) or {}, children, code)
 
 
 def stan_function(model: Any) -> tuple[CFunction, int, bool]:

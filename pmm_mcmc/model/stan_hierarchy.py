@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import ast
 import logging
+import operator
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
 
-from pmm_mcmc.model.c_hierarchy import BOUNDED, IDENTITY, LOWER, UPPER, LocationOrScale, PointerChild, parent_value
-from pmm_mcmc.model.children import in_order
+from pmm_mcmc.model.families import Law
+from pmm_mcmc.model.hierarchy import ChildVariable, ordered_children
 
-__all__ = ["named_children", "read_children"]
+__all__ = ["StanChildren"]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -36,173 +40,188 @@ _ADDED = re.compile(rf"({_FAMILY})_lu?pdf\s*\(\s*{_NAME}\s*\|")
 _DEFINED = re.compile(r"(?<![\w\]])([A-Za-z]\w*)\s*=(?!=)([^;]*);")
 
 
-class _Unreadable(Exception):
-    """An expression that is not one parameter with data."""
+# What an expression that is not understood raises.
+_UNREADABLE = SyntaxError, LookupError, ValueError, TypeError, RecursionError
+_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+}  # fmt: skip
+_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "sqrt": pt.sqrt, "square": pt.sqr, "inv": lambda x: 1.0 / x, "inv_sqrt": lambda x: 1.0 / pt.sqrt(x), "exp": pt.exp,
+}  # fmt: skip
+# Kind and numbers of a coordinate that is the value itself, and of one that is of no kind.
+_FREE = "identity", 0.0, 0.0
+_OTHER = "", 0.0, 0.0
+# Values of a parameter at its coordinate ``t``, with two numbers.
+_CONSTRAINED: dict[str, Callable[..., Any]] = {
+    "identity": lambda xp, low, width, t: t,
+    "lower": lambda xp, low, width, t: low + xp.exp(t),
+    "upper": lambda xp, low, width, t: width - xp.exp(t),
+    "bounded": lambda xp, low, width, t: low + width / (1.0 + xp.exp(-t)),
+}
 
 
-class _Term(NamedTuple):
-    """An expression of at most one parameter, ``constant + factor * value ** power``: see :class:`LocationOrScale`.
+class StanChildren:
+    """The parameters of a Stan model that may be non-centred: those that a user names or, for None, of a program.
 
-    Each field but ``names`` is a number, or an array of the shape of the expression.
+    ``places`` are shape and coordinates, in C order, of each parameter; ``data`` are values by name.
+
+    Attributes
+    ----------
+    shapes : dict
+        Variables of the coordinates of each parameter, in their order, with their shapes.
+    children : dict of ChildVariable
+        In an order in which each comes after its parents.
     """
 
-    constant: Any
-    factor: Any = 0.0
-    power: Any = 1.0
-    kind: Any = IDENTITY
-    low: Any = 0.0
-    width: Any = 0.0
-    coordinate: Any = -1
-    names: tuple[str, ...] = ()
-
-    @property
-    def is_constant(self) -> bool:
-        return not self.names
-
-    def times(self, by: Any) -> _Term:
-        return self._replace(constant=self.constant * by, factor=self.factor * by)
-
-    def to_the(self, power: float) -> _Term:
-        if self.is_constant:
-            return _Term(np.power(self.constant, power))
-        if np.any(self.constant != 0.0):
-            raise _Unreadable
-        return self._replace(factor=np.power(self.factor, power), power=np.multiply(self.power, power))
-
-    def exponential(self) -> _Term:
-        if self.is_constant:
-            return _Term(np.exp(self.constant))
-        if np.any(self.kind != IDENTITY) or np.any(self.power != 1.0):
-            raise _Unreadable
-        return self._replace(constant=0.0, factor=np.exp(self.constant), power=self.factor, kind=LOWER)
-
-    def at_index(self, index: np.ndarray) -> _Term:
-        arrays = [name for name in self._fields[:-1] if np.ndim(getattr(self, name))]
-        return self._replace(**{name: getattr(self, name)[index] for name in arrays})
-
-    def parent(self, shape: tuple[int, ...], order: np.ndarray) -> LocationOrScale:
-        """Return the expression as that of each element of a child, in the order of its coordinates."""
-        *coefficients, coordinate = (np.broadcast_to(field, shape).ravel()[order].astype(float) for field in self[:-1])
-        return LocationOrScale(coordinate.astype(np.int64), np.stack(coefficients, axis=1), self.names)
-
-
-class _Reader:
-    """The parameters of a Stan model and its data, and expressions of them."""
-
-    def __init__(self, model: Any, places: Mapping[str, tuple[tuple[int, ...], np.ndarray]], data: Mapping[str, Any]):
-        self.places = places
+    def __init__(
+        self,
+        model: Any,
+        places: Mapping[str, tuple[tuple[int, ...], np.ndarray]],
+        data: Mapping[str, Any],
+        children: Any,
+        code: str,
+    ):
+        in_order = sorted(places, key=lambda name: places[name][1].min())
+        self._places = places
+        self._variables = {name: pt.vector(name, dtype="float64", shape=(len(places[name][1]),)) for name in in_order}
+        self.shapes = {variable: variable.type.shape for variable in self._variables.values()}
         self._kinds = _kinds_of(model)
+        self._values = {name: np.asarray(value, float) for name, value in data.items() if _is_numeric(value)}
         self._definitions: dict[str, str] = {}
-        self._values = {name: _Term(np.asarray(value)) for name, value in data.items() if _is_numeric(value)}
+        read = self._of_statements(code) if children is None else self._named(children)
+        self.children = {child.name: child for child in ordered_children(read)}
+        if children is not None and len(self.children) < len(read):
+            names = [child.name for child in read if child.name not in self.children]
+            raise ValueError(f"children: {', '.join(names)} depend on themselves")
 
-    def define(self, code: str) -> None:
+    def _named(self, children: Any) -> list[ChildVariable]:
+        """Return the children that a user names."""
+        form = 'must be a dict such as {"theta": ("mu", "tau")}: location and scale, as the Stan program writes them'
+        if not isinstance(children, Mapping):
+            raise ValueError(f"children={children!r}: {form}")
+        named = []
+        for name, parents in children.items():
+            if name not in self._places:
+                names = ", ".join(self._places)
+                raise ValueError(f"children: {name!r} is none of the parameters of the Stan model: {names}")
+            if not isinstance(parents, tuple) or len(parents) != 2:
+                raise ValueError(f"children[{name!r}]={parents!r}: {form}")
+            try:
+                named.append(self._child(name, str(parents[0]), str(parents[1])))
+            except _UNREADABLE:
+                raise ValueError(
+                    f"children[{name!r}]={parents!r}: {name} must be a parameter without bounds, and location and "
+                    "scale numbers or expressions of one parameter and of data, in the shape of the child or one number"
+                ) from None
+        return named
+
+    def _of_statements(self, code: str) -> list[ChildVariable]:
+        """Return the children that the statements of a program name."""
+        code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", code, flags=re.DOTALL)
+        code = code.split("generated quantities")[0]
+        # The index of a loop stands for all elements, but where one is defined.
+        for loop in set(re.findall(r"\bfor\s*\(\s*(\w+)\s+in\b", code)):
+            code = re.sub(rf"\[\s*{loop}\s*\](?!\s*=[^=])", "", code)
+        self._define(code)
+        children: dict[str, ChildVariable] = {}
+        for name, index, location, scale in _statements(code):
+            if index or name not in self._places or name in children:
+                continue
+            try:
+                child = self._child(name, location, scale)
+            except _UNREADABLE:
+                _log.debug("%s stays centred: %s and %s are not understood", name, location, scale)
+                continue
+            if child.parents:
+                children[name] = child
+        return list(children.values())
+
+    def _define(self, code: str) -> None:
         """Read the variables that the program defines once, by an expression."""
         expressions: dict[str, list[str]] = {}
         for name, expression in _DEFINED.findall(code):
             expressions.setdefault(name, []).append(expression)
         self._definitions = {name: texts[0] for name, texts in expressions.items() if len(texts) == 1}
 
-    def term(self, expression: str) -> _Term:
-        """Return an expression of the Stan language as a term.
-
-        Raises
-        ------
-        _Unreadable
-            If it is no constant and depends on more than one parameter, or not as :class:`_Term` says.
-        """
+    def _term(self, expression: str) -> Any:
+        """Return an expression of the Stan language as a graph or, without parameters, as an array."""
         text = re.sub(r"\.([*/^])", r"\1", expression).replace("^", "**").strip()
-        try:
-            return self._term(ast.parse(text, mode="eval").body)
-        except (SyntaxError, IndexError, ValueError, RecursionError) as error:
-            raise _Unreadable from error
+        return self._node(ast.parse(text, mode="eval").body)
 
-    def _term(self, node: ast.expr) -> _Term:
+    def _node(self, node: ast.expr) -> Any:
         match node:
             case ast.Constant(value=int() | float() as value):
-                return _Term(float(value))
+                return np.asarray(float(value))
             case ast.Name(id=name):
-                return self._named(name)
+                return self._value(name)
             case ast.UnaryOp(op=ast.USub(), operand=inner):
-                return self._term(inner).times(-1.0)
+                return -self._node(inner)
             case ast.BinOp(left=left, op=op, right=right):
-                return self._combined(self._term(left), op, self._term(right))
+                return _OPERATORS[type(op)](self._node(left), self._node(right))
             case ast.Subscript(value=inner, slice=index):
-                position = self._term(index)
-                if not position.is_constant:
-                    raise _Unreadable
-                return self._term(inner).at_index(np.asarray(position.constant).astype(int) - 1)
-            case ast.Call(func=ast.Name(id=name), args=arguments):
-                return self._called(name, [self._term(argument) for argument in arguments])
-        raise _Unreadable
+                position = self._node(index)
+                if isinstance(position, Variable):
+                    raise ValueError("a parameter as an index")
+                return self._node(inner)[position.astype(int) - 1]
+            case ast.Call(func=ast.Name(id=("to_vector" | "rep_vector" | "rep_array")), args=[inner, *_]):
+                value = self._node(inner)
+                if value.ndim and isinstance(value, Variable):
+                    raise ValueError("another order")
+                return value
+            case ast.Call(func=ast.Name(id=name), args=[inner]):
+                return _FUNCTIONS[name](self._node(inner))
+        raise ValueError("not understood")
 
-    def _named(self, name: str) -> _Term:
-        if name in self.places:
-            _, columns = self.places[name]
-            if any(self._kinds[column] is None for column in columns):
-                raise _Unreadable
+    def _value(self, name: str) -> Any:
+        if name in self._places:
             return self._parameter(name)
-        if name in self._values:
-            return self._values[name]
-        if name in self._definitions:
+        if name not in self._values:
             expression = self._definitions.pop(name)  # a definition that needs itself ends here
-            self._values[name] = self.term(expression)
-            return self._values[name]
-        raise _Unreadable
+            self._values[name] = self._term(expression)
+        return self._values[name]
 
-    def _parameter(self, name: str) -> _Term:
-        shape, columns = self.places[name]
-        kinds = np.array([self._kinds[column] for column in columns]).reshape(*shape, 3)
-        kind, low, width = np.moveaxis(kinds, -1, 0)
-        return _Term(0.0, 1.0, 1.0, kind, low, width, columns.reshape(shape), (name,))
+    def _parameter(self, name: str) -> Any:
+        """Return a parameter on its own scale."""
+        shape, columns = self._places[name]
+        kinds, low, width = zip(*(self._kinds[column] for column in columns), strict=True)
+        (kind,) = set(kinds)
+        t = _reordered(self._variables[name], columns - columns.min())
+        value = _CONSTRAINED[kind](pt, np.array(low), np.array(width), t)
+        return value[0] if shape == () else value if len(shape) == 1 else value.reshape(shape)
 
-    @staticmethod
-    def _combined(left: _Term, op: ast.operator, right: _Term) -> _Term:
-        match op:
-            case ast.Sub():
-                return _Reader._combined(left, ast.Add(), right.times(-1.0))
-            case ast.Div():
-                return _Reader._combined(left, ast.Mult(), right.to_the(-1.0))
-            case ast.Pow() if right.is_constant and np.ndim(right.constant) == 0:
-                return left.to_the(float(right.constant))
-        if left.is_constant:
-            left, right = right, left
-        match op:
-            case ast.Mult() if right.is_constant:
-                return left.times(right.constant)
-            case ast.Add() if right.is_constant:
-                return left._replace(constant=left.constant + right.constant)
-        raise _Unreadable
-
-    @staticmethod
-    def _called(name: str, terms: list[_Term]) -> _Term:
-        powers = {"sqrt": 0.5, "square": 2.0, "inv": -1.0, "inv_sqrt": -0.5}
-        if name in powers and len(terms) == 1:
-            return terms[0].to_the(powers[name])
-        if name == "exp" and len(terms) == 1:
-            return terms[0].exponential()
-        if name in ("to_vector", "rep_vector", "rep_array") and terms and np.ndim(terms[0].coordinate) == 0:
-            return terms[0]
-        raise _Unreadable
-
-    def child(self, name: str, location: str, scale: str) -> PointerChild:
+    def _child(self, name: str, location: str, scale: str) -> ChildVariable:
         """Return a parameter as a child with these location and scale.
 
         Raises
         ------
-        _Unreadable
-            If the parameter is not free, an expression is not understood, or has another shape.
+        _UNREADABLE
+            If the parameter is not free, an expression is not understood, depends on several, or has another shape.
         """
-        shape, columns = self.places[name]
-        begin = int(columns.min())
+        shape, columns = self._places[name]
         order = np.argsort(columns)
-        free = all(self._kinds[column] == (IDENTITY, 0.0, 0.0) for column in columns)
-        if not free or not np.array_equal(columns[order], begin + np.arange(len(columns))):
-            raise _Unreadable
-        try:
-            parents = [self.term(expression).parent(shape, order) for expression in (location, scale)]
-        except ValueError as error:
-            raise _Unreadable from error
-        return PointerChild(slice(begin, begin + len(columns)), *parents)
+        if any(self._kinds[column] != _FREE for column in columns):
+            raise ValueError("bounds")
+        terms = [self._term(location), abs(self._term(scale))]
+        names = []
+        for i, term in enumerate(terms):
+            graph = pt.as_tensor_variable(term)
+            parents = [variable for variable in ancestors([graph]) if variable in self.shapes]
+            if len(parents) > 1 or np.broadcast_shapes(graph.type.shape, shape) != shape:
+                raise ValueError("several parameters, or another shape")
+            if graph.ndim:
+                graph = graph if graph.type.shape == shape else pt.broadcast_to(graph, shape)
+                graph = _reordered(graph if graph.ndim == 1 else graph.ravel(), order)
+            terms[i] = graph
+            names.append(tuple(variable.name for variable in parents))
+        value = self._variables[name]
+        variables = {self._variables[parent] for parent in names[0] + names[1]}
+        return ChildVariable(name, value, Law(terms[0], terms[1], symmetric=True), variables, False, names[0], names[1])
+
+
+def _reordered(vector: Any, order: np.ndarray) -> Any:
+    """Return a vector in another order."""
+    return vector if np.array_equal(order, np.arange(len(order))) else vector[order]
 
 
 def _is_numeric(value: Any) -> bool:
@@ -212,82 +231,29 @@ def _is_numeric(value: Any) -> bool:
         return False
 
 
-def _kinds_of(model: Any) -> list[tuple[int, float, float] | None]:
-    """Return kind, lower bound and width of each coordinate, from values at four points; None for any other map."""
+def _kinds_of(model: Any) -> list[tuple[str, float, float]]:
+    """Return kind and numbers of :data:`_CONSTRAINED` of each coordinate, from values at four points; "" for others."""
     labels = model.param_unc_names()
     column = {label: i for i, label in enumerate(model.param_names())}
-    ts = 0.0, 1.0, -1.0, 2.0
+    ts = np.array([0.0, 1.0, -1.0, 2.0])
     try:
         points = [np.asarray(model.param_constrain(np.full(len(labels), t)), dtype=float) for t in ts]
     except RuntimeError:  # where Stan has no value at one of them
-        return [None] * len(labels)
-    return [_kind(ts, [values[column[label]] for values in points]) if label in column else None for label in labels]
+        return [_OTHER] * len(labels)
+    return [_kind(ts, [values[column[label]] for values in points]) if label in column else _OTHER for label in labels]
 
 
-def _kind(ts: tuple[float, ...], values: list[float]) -> tuple[int, float, float] | None:
-    """Return kind, lower bound and width of a coordinate with these values at 0, 1 and other points."""
+def _kind(ts: np.ndarray, values: list[float]) -> tuple[str, float, float]:
+    """Return kind and numbers of a coordinate with these values at 0, 1 and other points."""
     zero = values[0]
     width = (values[1] - zero) / (1.0 / (1.0 + np.exp(-1.0)) - 0.5)
     candidates = [
-        (IDENTITY, 0.0, 0.0),
-        (LOWER, zero - 1.0, 0.0),
-        (UPPER, 0.0, zero + 1.0),
-        (BOUNDED, zero - 0.5 * width, width),
-    ]
-    for candidate in candidates:
-        if np.allclose([parent_value.py_func(*candidate, t)[0] for t in ts], values, rtol=1e-9):
-            return candidate
-    return None
-
-
-def named_children(
-    model: Any, places: Mapping[str, Any], data: Mapping[str, Any], children: Any
-) -> dict[str, PointerChild]:
-    """Return the children that a user names, in an order in which each comes after those it depends on."""
-    form = 'must be a dict such as {"theta": ("mu", "tau")}: location and scale, as the Stan program writes them'
-    if not isinstance(children, Mapping):
-        raise ValueError(f"children={children!r}: {form}")
-    reader = _Reader(model, places, data)
-    named = {}
-    for name, parents in children.items():
-        if name not in places:
-            raise ValueError(f"children: {name!r} is none of the parameters of the Stan model: {', '.join(places)}")
-        if not isinstance(parents, tuple) or len(parents) != 2:
-            raise ValueError(f"children[{name!r}]={parents!r}: {form}")
-        try:
-            named[name] = reader.child(name, str(parents[0]), str(parents[1]))
-        except _Unreadable:
-            raise ValueError(
-                f"children[{name!r}]={parents!r}: {name} must be a parameter without bounds, and location and scale "
-                "numbers or expressions of one parameter and of data, in the shape of the child or one number"
-            ) from None
-    ordered = _ordered(named)
-    if len(ordered) < len(named):
-        raise ValueError(f"children: {', '.join(n for n in named if n not in ordered)} depend on themselves")
-    return ordered
-
-
-def read_children(model: Any, places: Mapping[str, Any], data: Mapping[str, Any], code: str) -> dict[str, PointerChild]:
-    """Return the children that the statements of a program name, in an order in which each comes after its parents."""
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", code, flags=re.DOTALL)
-    code = code.split("generated quantities")[0]
-    # The index of a loop stands for all elements, but where one is defined.
-    for loop in set(re.findall(r"\bfor\s*\(\s*(\w+)\s+in\b", code)):
-        code = re.sub(rf"\[\s*{loop}\s*\](?!\s*=[^=])", "", code)
-    reader = _Reader(model, places, data)
-    reader.define(code)
-    children: dict[str, PointerChild] = {}
-    for name, index, location, scale in _statements(code):
-        if index or name not in places or name in children:
-            continue
-        try:
-            child = reader.child(name, location, scale)
-        except _Unreadable:
-            _log.debug("%s stays centred: %s and %s are not understood", name, location, scale)
-            continue
-        if child.location.names or child.scale.names:
-            children[name] = child
-    return _ordered(children)
+        _FREE, ("lower", zero - 1.0, 0.0), ("upper", 0.0, zero + 1.0), ("bounded", zero - 0.5 * width, width)
+    ]  # fmt: skip
+    for kind, *numbers in candidates:
+        if np.allclose(_CONSTRAINED[kind](np, *numbers, ts), values, rtol=1e-9):
+            return kind, *numbers
+    return _OTHER
 
 
 def _statements(code: str) -> Iterator[tuple[str, str, str, str]]:
@@ -314,9 +280,3 @@ def _arguments(text: str) -> list[str]:
         else:
             parts[-1] += letter
     return []
-
-
-def _ordered(children: dict[str, PointerChild]) -> dict[str, PointerChild]:
-    """Return the children in order; those that depend on themselves are left out."""
-    needs = {name: set(child.location.names + child.scale.names) & set(children) for name, child in children.items()}
-    return {name: children[name] for name in in_order(needs)}

@@ -10,7 +10,10 @@ import numpy as np
 
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.c_function import CFunction, native
-from pmm_mcmc.model.c_hierarchy import Elements, PointerChild, elements_of, noncentred_native
+from pmm_mcmc.model.c_hierarchy import noncentred_function
+from pmm_mcmc.model.children import not_centred
+from pmm_mcmc.model.hierarchy import ChildVariable
+from pmm_mcmc.model.pytensor_density import PyTensorDensity
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.model.stan import stan_children, stan_function, stan_layout, stan_program, stan_start
 
@@ -265,7 +268,15 @@ class LogDensity:
 
 
 class PointerDensity(LogDensity):
-    """A C function as a log density, in the form that the numba engine takes: its children may be non-centred."""
+    """A C function as a log density, in the form that the numba engine takes.
+
+    Attributes
+    ----------
+    children : dict of ChildVariable
+        Variables that may be non-centred, by name; ``shapes`` has all variables, in the order of the vector.
+    composed : PyTensorDensity or None
+        The density of which some are, for a tape.
+    """
 
     runs_on = "numba"
 
@@ -273,44 +284,46 @@ class PointerDensity(LogDensity):
         super().__init__(d)
         self.thread_safe = thread_safe
         self.explain = function.explain
-        self.children: Mapping[str, PointerChild] = {}
         self.structure = Structure.identity(d)
+        self.width = d
+        self.shapes: Mapping[Any, tuple[int, ...]] = {}
+        self.children: Mapping[str, ChildVariable] = {}
+        self.composed: PyTensorDensity | None = None
         self._called = function
-        self._elements: Elements | None = None
-
-    @property
-    def width(self) -> int:
-        """Length of an evaluation: see :mod:`pmm_mcmc.engines.contract`."""
-        return self.structure.width
+        self._of_choices: dict[Any, PyTensorDensity] = {}
 
     def noncentred(self, choices: Mapping[str, str] | None) -> LogDensity:
         """Return the density with its children non-centred by the ``choices``, or this one; refuse other names."""
         if choices is None or not self.children:
             return super().noncentred(choices)
-        composition = elements_of(self.d, self.children, choices)
-        if composition is None:
+        fixed = not_centred(self.children, choices)
+        if not fixed:
             return self
+        key = tuple(fixed.items())
+        if key not in self._of_choices:
+            children = [self.children[name]._replace(fixed=is_fixed) for name, is_fixed in key]
+            self._of_choices[key] = noncentred_function(self._called, self.shapes, children)
         density = copy.copy(self)
-        density.structure, density._elements = composition
+        density.composed = self._of_choices[key]
         return density
 
     def function(self, output: str) -> Any:
-        """Return the C function of the engine's signature; if centred, for end points and midpoints alike."""
-        return native() if self._elements is None else noncentred_native()
+        """Return the C function of the engine's signature, for end points and midpoints alike."""
+        return native()
 
     def table(self, output: str, density_parameters: np.ndarray | None = None) -> np.ndarray:
-        """Return the addresses that it reads: of the user's function and its data, and of the non-centring."""
-        if self._elements is None:
-            return self._called.table
-        noncentring = self.structure.initial_noncentring() if density_parameters is None else density_parameters
-        return self._elements.table(self._called, output == "joint", noncentring)
+        """Return the addresses that it reads: of the user's function and its data."""
+        return self._called.table
 
 
 def _of_stan(model: Any, children: Any, code: str) -> LogDensity:
     density = PointerDensity(*stan_function(model))
     density.layout = stan_layout(model)
     density.start = stan_start(model)
-    density.children = stan_children(model, children, code)
+    hierarchy = stan_children(model, children, code)
+    if hierarchy is not None:
+        density.shapes = hierarchy.shapes
+        density.children = hierarchy.children
     of_function = density.explain
 
     def explain(x: np.ndarray) -> str:

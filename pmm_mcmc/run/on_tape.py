@@ -14,6 +14,7 @@ from pmm_mcmc.engines.contract import Chunk, TunedParameters, evaluated_at
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.pytensor_density import PyTensorDensity
+from pmm_mcmc.model.user_density import PointerDensity
 from pmm_mcmc.run import devices
 from pmm_mcmc.tape import loop
 from pmm_mcmc.tape.build import Tape, Unsupported, address_of
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pmm_mcmc.run.console import Console
     from pmm_mcmc.run.request import Request
 
-__all__ = ["TapedEngine", "engine_of", "ready"]
+__all__ = ["TapedEngine", "c_engine_of", "engine_of", "ready"]
 
 # Largest difference between tape and PyTensor, relative to the largest number of an evaluation.
 _TOLERANCE = 1e-6
@@ -133,6 +134,15 @@ def engine_of(
             what = reason if isinstance(reason, Unsupported) else f"it ({type(reason).__name__}: {reason})"
             announce(f"Numba compiles the log density, so the start is slower: no interpreter (tape) runs {what}")
     return NumbaEngine.of(arguments, density, threads), "numba"
+
+
+def c_engine_of(arguments: MethodArguments, density: PointerDensity, threads: int) -> NumbaEngine:
+    """Return the engine of a C function, which a tape calls where variables of it are non-centred."""
+    composed = density.composed
+    if composed is None:
+        return NumbaEngine.of(arguments, density, threads)
+    composed.tape = composed.tape or TapedDensity(composed)
+    return NumbaEngine.of(arguments, composed.tape, threads)
 
 
 def _check(engine: NumbaEngine, tape: TapedDensity, z: np.ndarray) -> None:

@@ -15,7 +15,6 @@ import pymc as pm
 from pmm_mcmc._version import __version__
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Engine, evaluated_at
-from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.checks import check_initvals, check_model, model_of
 from pmm_mcmc.model.initial_points import initial_point, vector_starts
@@ -27,7 +26,7 @@ from pmm_mcmc.model.user_density import LogDensity
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups
 from pmm_mcmc.run.finished_run import coordinate_labels
-from pmm_mcmc.run.on_tape import engine_of
+from pmm_mcmc.run.on_tape import c_engine_of, engine_of
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
@@ -125,7 +124,7 @@ class SamplingPlan:
             density = density.tempered()
         engine: Any
         if density.runs_on == "numba":
-            engine = NumbaEngine.of(arguments, density, devices.threads_of(request.cores, density))
+            engine = c_engine_of(arguments, density, devices.threads_of(request.cores, density))
         else:
             engine = devices.jax_engine(arguments, density, request.device, request.precision, request.chains)
         var_names = _chosen(request.var_names, list(density.layout.values(np.empty((1, 0, density.d)))))

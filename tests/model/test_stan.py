@@ -133,7 +133,7 @@ def test_threads_are_read_from_how_a_model_was_compiled(monkeypatch):
 
 def test_children_are_read_from_the_statements_of_a_program():
     density = pmm.LogDensity.from_stan(FORMS, FORMS_DATA)
-    names = {name: (child.location.names, child.scale.names) for name, child in density.children.items()}
+    names = {name: (child.location, child.scale) for name, child in density.children.items()}
     assert names == {
         "plain": (("mu",), ("tau",)), "grouped": (("level",), ("above",)), "both": (("mu",), ("within",)),
         "by_variance": ((), ("precision",)), "by_log": ((), ("log_sd",)), "added": (("mu",), ("tau",)),
@@ -143,7 +143,7 @@ def test_children_are_read_from_the_statements_of_a_program():
 
 def test_locations_and_scales_are_those_of_the_program():
     density = pmm.LogDensity.from_stan(FORMS, FORMS_DATA)
-    composed = density.noncentred({})
+    composed = density.noncentred({}).composed
     x = np.random.default_rng(1).normal(size=density.d)
     values = {name: value[0, 0] for name, value in density.layout.values(x[None, None]).items()}
     laws = composed.structure._scales(x[None])
@@ -166,7 +166,7 @@ def test_locations_and_scales_are_those_of_the_program():
 @pytest.mark.parametrize("which", ["none", "some"])
 def test_the_composed_density_is_that_of_the_change_of_variables(which):
     density = pmm.LogDensity.from_stan(FORMS, FORMS_DATA)
-    composed = density.noncentred({})
+    composed = density.noncentred({}).composed
     structure, rng = composed.structure, np.random.default_rng(2)
     noncentring = structure.initial_noncentring() if which == "none" else rng.gamma(1.0, size=structure.n_parameters)
     z = rng.normal(size=density.d)
@@ -214,8 +214,8 @@ def test_another_labelling_is_seen_where_there_is_no_prior_to_draw_from():
 
 def test_children_are_named_as_the_program_writes_them():
     model = stan_program(SCHOOLS, SCHOOLS_DATA)[0]
-    read = pmm.LogDensity.from_stan(SCHOOLS, SCHOOLS_DATA).noncentred({})
-    named = pmm.LogDensity.from_bridgestan(model, children={"theta": ("mu", "tau")}).noncentred({})
+    read = pmm.LogDensity.from_stan(SCHOOLS, SCHOOLS_DATA).noncentred({}).composed
+    named = pmm.LogDensity.from_bridgestan(model, children={"theta": ("mu", "tau")}).noncentred({}).composed
     z = np.linspace(-1.0, 1.0, 10)
     np.testing.assert_array_equal(at(read, z)[1], at(named, z)[1])
     assert not pmm.LogDensity.from_bridgestan(model).children

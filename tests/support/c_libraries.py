@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pmm_mcmc.model.pytensor_density import PyTensorDensity
+from pmm_mcmc.tape.density import TapedDensity
+
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler (cc, gcc, clang) on the path")
 
@@ -25,7 +28,10 @@ def library(name, *flags):
 
 
 def at(density, x, which="joint", noncentring=None):
-    """Value and evaluation, as the engine gets them."""
+    """Value and evaluation, as the engine gets them; of a density that is composed of graphs, from its tape."""
+    if isinstance(density, PyTensorDensity):
+        density.tape = density.tape or TapedDensity(density)
+        density = density.tape
     out, x = np.full(density.width, np.nan), np.array(x, dtype=float)
     numbers = ctypes.POINTER(ctypes.c_double)
     native, table = density.function(which), density.table(which, noncentring)
