@@ -84,14 +84,12 @@ class _Draws:
     rows = _ENDS[0]
 
     def __init__(self, chains: int):
-        self._done = 0
         self._gathered = Gathered(chains, _ENDS[-1])
 
     def put(self, groups: Groups, complete: bool = True) -> None:
         """Record a chunk, but none of a warm-up."""
         if "posterior" in groups:
-            self._gathered.put(slice(None), self._done, groups)
-            self._done += next(iter(groups["posterior"].values())).shape[1]
+            self._gathered.append(groups)
 
     def note(self, attributes: dict[str, Any]) -> None:
         """Attributes are not kept."""
@@ -99,7 +97,7 @@ class _Draws:
     @property
     def groups(self) -> Groups:
         """The draws so far, by group and name."""
-        return self._gathered.upto(self._done)
+        return self._gathered.upto(self._gathered.done)
 
 
 class _ConvergenceRule(StoppingRule):

@@ -34,11 +34,20 @@ def groups_of(plan: SamplingPlan, chunk: Chunk, tuned: TunedParameters, n_grad: 
 
 
 class Gathered:
-    """Arrays of ``rows`` draws of all ``chains``, filled with draws of some chains at a time."""
+    """Arrays of ``rows`` draws of all ``chains``, filled with draws of some chains at a time, or of all one by one.
+
+    What is not filled takes no memory.
+    """
 
     def __init__(self, chains: int, rows: int):
         self._shape = chains, rows
         self.groups: Groups = {}
+        self.done = 0
+
+    def append(self, groups: Groups) -> None:
+        """Append draws of all chains."""
+        self.put(slice(None), self.done, groups)
+        self.done += max((values.shape[1] for arrays in groups.values() for values in arrays.values()), default=0)
 
     def put(self, chains: slice, start: int, groups: Groups) -> None:
         """Insert arrays ``(chain, n, ...)`` of some chains, from draw ``start`` on."""

@@ -184,17 +184,18 @@ class RunProgress(_Shown):
         if self._bar is None and self._marks:
             write(self._console, self._line(self._marks[-1].time), last=True)
 
-    def update(self, *, tuning: bool, done: int, step_size: float, K: int, n_grad: Any, failed: Any) -> None:
+    def update(self, tuning: bool, tuned: Any, done: int, n_grad: Any, failed: Any) -> None:
         """Show the progress of the run, at most twice a second and at the end.
 
         Speeds count from the first update, which must come before the first chunk, with zeros or with the counts of a
-        resumed run.  A warm-up that ends before ``tune`` draws shortens the bar.  ``n_grad`` are the gradients of each
-        chain in the whole run, ``failed`` its transitions in this phase that failed, ``done`` its draws in this phase.
+        resumed run.  A warm-up that ends before ``tune`` draws shortens the bar.  ``tuned`` is the setting, ``n_grad``
+        are the gradients of each chain in the whole run, ``failed`` its transitions in this phase that failed, ``done``
+        its draws in this phase.
         """
         if not self._show:
             return
         by_row = [np.add.reduceat(np.asarray(counts), self._starts).tolist() for counts in (n_grad, failed)]
-        mark = _Mark(perf_counter(), tuning, done, step_size, K, *by_row)
+        mark = _Mark(perf_counter(), tuning, done, tuned.step_size, tuned.K, *by_row)
         if tuning:
             self._warmed_up = done
         previous = self._marks[-1] if self._marks else mark

@@ -90,7 +90,6 @@ class MemoryRecorder(_Recorder):
         self._identity = identity
         self._draws = Gathered(identity["chains"], draws)
         self._warmup = Gathered(identity["chains"], warmup_draws)
-        self._done: dict[str, int] = {}  # draws so far, by group
         self._times: dict[str, float] = {}  # of the finished run that goes on
 
     def go_on(self, finished: FinishedRun) -> None:
@@ -107,11 +106,8 @@ class MemoryRecorder(_Recorder):
 
     def put(self, groups: Groups, complete: bool = True) -> None:
         """Record a chunk."""
-        for group, arrays in groups.items():
-            start = self._done.get(group, 0)
-            gathered = self._warmup if group.startswith("warmup_") else self._draws
-            gathered.put(slice(None), start, {group: arrays})
-            self._done[group] = start + next(iter(arrays.values())).shape[1]
+        self._warmup.append({group: arrays for group, arrays in groups.items() if group.startswith("warmup_")})
+        self._draws.append({group: arrays for group, arrays in groups.items() if not group.startswith("warmup_")})
 
     def note(self, attrs: dict[str, Any]) -> None:
         """Add attributes to the result; times add up."""
@@ -122,14 +118,11 @@ class MemoryRecorder(_Recorder):
         statistics = self._draws.groups.get(_STATISTICS, {})
         if _UNCONSTRAINED not in statistics:
             return None
-        values = statistics[_UNCONSTRAINED][:, : self._done[_STATISTICS]]
-        return xr.DataArray(values, dims=("chain", "draw", "coordinate"))
+        return xr.DataArray(statistics[_UNCONSTRAINED][:, : self._draws.done], dims=("chain", "draw", "coordinate"))
 
     def so_far(self, others: Mapping[str, xr.Dataset] | None = None) -> xr.DataTree:
         """Return the result of all chunks so far, for a verdict, with ``others`` of its groups."""
-        groups = dict(self._empty)
-        for group, arrays in (self._warmup.groups | self._draws.groups).items():
-            groups[group] = {name: values[:, : self._done[group]] for name, values in arrays.items()}
+        groups = self._empty | self._warmup.upto(self._warmup.done) | self._draws.upto(self._draws.done)
         return self._plan.layout.tree(groups, self._attrs, others)
 
     def result(self) -> xr.DataTree:
@@ -274,11 +267,11 @@ def recorder_of(
         empty |= {f"warmup_{group}": arrays for group, arrays in empty.items()}
         warmup_draws = plan.longest_warmup * (1 + (request.start is not None))
     draws = request.draws
-    longest_chunk = draws
+    longest = draws
     if request.auto:
-        longest_chunk = first_look(chains)
-        draws = limit_after(0 if request.finished_run is None else request.finished_run.run.done, longest_chunk)
-    rows = rows_of_chunk(min(longest_chunk, request.longest_chunk or longest_chunk), chains, plan.numbers_per_draw)
+        longest = first_look(chains)
+        draws = limit_after(0 if request.finished_run is None else request.finished_run.run.done, longest)
+    rows = rows_of_chunk(longest, chains, plan.numbers_per_draw)
     if request.store is not None:
         return _of_store(plan, empty, attrs, identity | {"rows": rows})
     needed = peak_bytes(plan, draws, rows, warmup_draws)

@@ -5,6 +5,7 @@ import io
 import re
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def screen(monkeypatch):
 
 def update(bar, chains, done, n_grad=0, unstable=0, tuning=True):
     counts = [np.broadcast_to(np.asarray(values), chains) for values in (n_grad, unstable)]
-    bar.update(tuning=tuning, done=done, step_size=0.01234, K=16, n_grad=counts[0], failed=counts[1])
+    bar.update(tuning, SimpleNamespace(step_size=0.01234, K=16), done, *counts)
 
 
 @pytest.mark.parametrize(
@@ -358,7 +359,7 @@ def test_a_run_without_bar_does_not_load_pymc(run_script):
         "import json, sys\n"
         "from pmm_mcmc.run.progress import RunProgress\n"
         "with RunProgress(chains=1, tune=1, draws=1, show=False) as bar:\n"
-        "    bar.update(tuning=True, done=1, step_size=0.1, K=1, n_grad=[1], failed=[0])\n"
+        "    bar.update(True, None, 1, [1], [0])\n"
         "print(json.dumps('pymc' in sys.modules))\n"
     )
     assert loaded is False, errors
