@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pmm_mcmc.engines.contract import Chunk, TunedParameters
+from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.steps.statistics import columns_of
 
 if TYPE_CHECKING:
@@ -17,13 +17,11 @@ __all__ = ["Gathered", "Groups", "groups_of"]
 Groups = dict[str, dict[str, np.ndarray]]
 
 
-def groups_of(plan: SamplingPlan, chunk: Chunk, tuned: TunedParameters, n_grad: np.ndarray, prefix: str) -> Groups:
+def groups_of(plan: SamplingPlan, chunk: Chunk, noncentring: Any, n_grad: np.ndarray, prefix: str) -> Groups:
     """Return values and statistics of a chunk of draws by group and name; ``n_grad`` are gradients before it."""
     d = plan.engine.d
     x = chunk.model_position
-    q, gradient = plan.engine.structure.diagnostic_coordinates(
-        chunk.position, chunk.evaluation[..., :d], tuned.coordinates.density_parameters
-    )
+    q, gradient = plan.engine.structure.diagnostic_coordinates(chunk.position, chunk.evaluation[..., :d], noncentring)
     # Control variates need no more than single precision.
     gradient = gradient.astype(np.float32) if plan.request.adjusted and "gradient" in plan.statistics else gradient
     groups = {prefix + name: values for name, values in plan.values(x).items()}

@@ -196,7 +196,7 @@ class Sampling(Driver):
             advance = functools.partial(run.equilibration.block, warming)
         if not ready(engine, warming.ensemble.transition + rows, self.console, stopped):
             return None
-        setting = run.tuned
+        noncentring = run.tuned.coordinates.density_parameters
         n_grad = run.n_grad[chains].copy()
         rejected = run.unstable[chains].copy()
         gathered = Gathered(len(n_grad), rows)
@@ -207,7 +207,7 @@ class Sampling(Driver):
         def note(batch: slice, chunk: Chunk) -> None:
             rejected[batch] += chunk.unstable.sum(axis=1)
             if not self.plan.request.discard_tuned_samples:
-                gathered.put(batch, 0, groups_of(self.plan, chunk, setting, n_grad[batch], "warmup_"))
+                gathered.put(batch, 0, groups_of(self.plan, chunk, noncentring, n_grad[batch], "warmup_"))
             if on_trial:
                 number = max(trial_chains - batch.start, 0)
                 trial_draws.append(Block(*(array[:number].copy() for array in Block.of(chunk))))
@@ -261,6 +261,7 @@ class Sampling(Driver):
         run = self.run
         tuned = run.tuned
         thin = tuned.steps_per_draw
+        noncentring = tuned.coordinates.density_parameters
         engine = self.plan.adjusted_engine if self.plan.request.adjusted else self.plan.engine
         ensemble = run.warming.ensemble
         chains = self.processes.chains
@@ -277,7 +278,7 @@ class Sampling(Driver):
             began = time.perf_counter()
             gradients = 0
             for batch, chunk in local_ensemble.advance_in_batches(engine, tuned, n, self.plan.batch(n), thin=thin):
-                gathered.put(batch, done, groups_of(self.plan, chunk, tuned, n_grad[batch], ""))
+                gathered.put(batch, done, groups_of(self.plan, chunk, noncentring, n_grad[batch], ""))
                 n_grad[batch] += chunk.n_grad.sum(axis=1)
                 unstable[batch] += chunk.unstable.sum(axis=1)
                 gradients += int(chunk.n_grad.sum())

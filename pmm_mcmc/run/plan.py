@@ -14,7 +14,7 @@ import pymc as pm
 
 from pmm_mcmc._version import __version__
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Engine, evaluated_at
+from pmm_mcmc.engines.contract import Chunk, Engine, evaluated_at
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.checks import check_initvals, check_model, model_of
 from pmm_mcmc.model.initial_points import initial_point, vector_starts
@@ -24,13 +24,13 @@ from pmm_mcmc.model.result_tree import ResultTree, flat_names
 from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.model.user_density import LogDensity
 from pmm_mcmc.run import devices
-from pmm_mcmc.run.chunks import Groups
+from pmm_mcmc.run.chunks import Groups, groups_of
 from pmm_mcmc.run.finished_run import coordinate_labels
 from pmm_mcmc.run.on_tape import c_engine_of, engine_of
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
-from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, GRADIENTS, STATISTICS
+from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, GRADIENTS
 from pmm_mcmc.warmup.other_modes import OTHER_MODES
 from pmm_mcmc.warmup.step_size import fixed_setting
 
@@ -38,9 +38,8 @@ __all__ = ["SamplingPlan"]
 
 _log = logging.getLogger("pmm_mcmc")
 
-# Statistics that are the same for all draws of a run, and are attributes of its result; and types of all statistics.
+# Statistics that are the same for all draws of a run, and are attributes of its result.
 _SETTING = ("step_size", "K", "friction", "steps_per_draw")
-_KINDS = STATISTICS | ADJUSTED_STATISTICS
 # Most bytes of the draws of a batch of chains, between two updates of the progress bar.
 _BATCH_BYTES = 2**27
 # Chains in one file of a store if they do not advance in lockstep.
@@ -249,15 +248,10 @@ class SamplingPlan:
 
     def empty(self, chains: int) -> Groups:
         """Return arrays without draws that have the names, shapes and dtypes of the result."""
-        groups = self.values(np.empty((chains, 0, self.engine.d)))
-        shape = (chains, 0)
-        stats = {name: np.empty(shape, _KINDS.get(name, (float,))[0]) for name in self.statistics}
-        for name in GRADIENTS:
-            if name in stats:
-                precise = not self.request.adjusted or name != "gradient"
-                stats[name] = np.empty((*shape, self.engine.d), np.float64 if precise else np.float32)
-        groups["sample_stats"] = stats
-        return groups
+        structure = self.engine.structure
+        noncentring = None if structure.is_identity else structure.initial_noncentring()
+        chunk = Chunk.empty((chains, 0), self.engine.d, self.engine.width)
+        return groups_of(self, chunk, noncentring, np.zeros(chains, np.int64), "")
 
     @property
     def file_chains(self) -> int:

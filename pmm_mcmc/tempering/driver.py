@@ -128,7 +128,7 @@ class Tempering(Driver):
             done += 1
             self.console.update(False, setting, ladder.done, *self._shown(float(ladder.n_grad.sum())))
         chunk = Chunk(*(array[:, :done] for array in chunk))
-        groups = groups_of(self.plan, chunk, setting, n_grad_before, "")
+        groups = groups_of(self.plan, chunk, setting.coordinates.density_parameters, n_grad_before, "")
         groups["sample_stats"]["restart"] = arrived[:, :done]
         return FinishedChunk(False, ladder.done, groups, done == rows)
 
