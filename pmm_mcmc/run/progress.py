@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import threading
 from collections import deque
+from collections.abc import Callable
 from datetime import timedelta
 from time import perf_counter
 from typing import Any, NamedTuple, Self
@@ -18,7 +19,10 @@ from rich.table import Column
 __all__ = ["DRAWINGS", "Heartbeat", "RunProgress", "clock", "console", "count", "write"]
 
 DRAWINGS = 2.0  # a second
-_BEAT = 1.0  # seconds between lines in a file or a pipe, at least
+# Seconds between the first lines in a file or pipe.  Compilation delays other threads: by 2.4 s at most in trials.
+_BEAT = 1.0
+# Seconds between later lines of a task that goes on: the pauses double up to this.
+_LONGEST = 5.0
 # Between lines about draws: at least a hundredth of the time so far.
 _SHARE = 0.01
 _NARROW = 110  # columns of a terminal below which progress has shorter headings
@@ -42,16 +46,47 @@ _COLUMNS: dict[str, tuple[str | None, str | None, int]] = {
 _ADJUSTED = _COLUMNS | {"K": (None, None, 0), "failed": ("Diverging", "Div.", 5)}
 
 
-class Heartbeat:
-    """The current task, if tasks are to be shown, until it is stopped.
+class _Shown:
+    """What is shown of something that goes on: a bar where it can be redrawn; else lines of a thread, after pauses."""
 
-    In a terminal or a notebook it is one line with the elapsed time, redrawn in place and removed at the end; in a
-    file, a pipe or a notebook without ipywidgets, a line.
+    _console: Console
+    _open_bar: Callable[[], Progress]
+    _pause: Callable[[], float]
+    _again: Callable[[], None]
+    _bar: Progress | None = None
+    _thread: threading.Thread | None = None
+
+    def _start(self) -> None:
+        if self._console.is_interactive or self._console.is_jupyter:
+            self._bar = self._open_bar()
+            self._bar.start()
+            return
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="pmm_mcmc progress", daemon=True)
+        self._thread.start()
+
+    def _beat(self) -> None:
+        while not self._over.wait(self._pause()):
+            self._again()
+
+    def _stop(self) -> None:
+        if self._thread is not None:
+            self._over.set()
+            self._thread.join()
+        if self._bar is not None:
+            self._bar.stop()
+
+
+class Heartbeat(_Shown):
+    """The current task and its elapsed time on the screen, if they are to be shown, until it is stopped.
+
+    In a terminal or a notebook it is one line, redrawn in place and removed at the end; in a file or a pipe, a line at
+    once, after 1, 2, 4 and 8 seconds, and then every 5; in a notebook without ipywidgets, these lines over one another.
     """
 
     def __init__(self, show: bool = True):
         self._show = show
-        self._line: Progress | None = None
+        self._description = ""
         self._task = TaskID(0)
         self._later: threading.Timer | None = None
 
@@ -59,17 +94,16 @@ class Heartbeat:
         """Show a new task from now on."""
         if not self._show:
             return
-        if self._line is not None:
-            self._line.reset(self._task, description=description)
+        self._description = description
+        self._since = perf_counter()
+        if self._bar is not None:
+            self._bar.reset(self._task, description=description)
             return
-        screen = console()
-        if not (screen.is_interactive or screen.is_jupyter):
-            write(screen, description)
-            return
-        columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
-        self._line = Progress(*columns, console=screen, transient=True, refresh_per_second=DRAWINGS)
-        self._task = self._line.add_task(description, total=None)
-        self._line.start()
+        if self._thread is None:
+            self._console = console()
+            self._start()
+        if self._bar is None:
+            write(self._console, description)
 
     def say_later(self, description: str) -> None:
         """Show a new task once it has taken a second."""
@@ -82,10 +116,23 @@ class Heartbeat:
         if self._later is not None:
             self._later.cancel()
             self._later.join()
-        if self._line is not None:
-            self._line.stop()
-        self._later = None
-        self._line = None
+        self._stop()
+        self._later = self._thread = self._bar = None
+
+    def _open_bar(self) -> Progress:
+        columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+        bar = Progress(*columns, console=self._console, transient=True, refresh_per_second=DRAWINGS)
+        self._task = bar.add_task(self._description, total=None)
+        return bar
+
+    def _pause(self) -> float:
+        """Return the pause to the next line: as long as the task has taken so far, within bounds."""
+        return min(max(_BEAT, perf_counter() - self._since), _LONGEST)
+
+    def _again(self) -> None:
+        elapsed = perf_counter() - self._since
+        if elapsed >= _BEAT:
+            write(self._console, f"{self._description}, {clock(elapsed)}")
 
 
 class _Mark(NamedTuple):
@@ -100,13 +147,13 @@ class _Mark(NamedTuple):
     failed: list[int]
 
 
-class RunProgress:
+class RunProgress(_Shown):
     """Context manager with a bar for each chain, or for each of up to eight groups of chains, updated between chunks.
 
     In a terminal or a notebook the rows are PyMC's, with step size, K of unadjusted draws, gradients, transitions that
     failed, and the gradients per second of all chains; a row turns red if transitions failed after the warm-up.  In a
-    file or a pipe an update writes a line, at most one a second and, of draws, for each hundredth of the elapsed time;
-    and so does the end.  ``tune`` and ``draws`` are those of each chain in the warm-up and after it, at most;
+    file or a pipe a line is written at least every two seconds (while drawing, at least every hundredth of the elapsed
+    time), and one at the end.  ``tune`` and ``draws`` are those of each chain in the warm-up and after it, at most;
     transitions that fail are "diverging" if ``adjusted``, otherwise "unstable".
     """
 
@@ -120,27 +167,22 @@ class RunProgress:
         self._warmed_up = tune
         self._marks: list[_Mark] = []  # the first and the latest
         self._window: deque[_Mark] = deque()  # those by which speeds are measured
-        self._bar: Progress | None = None
         self._tasks: list[TaskID] = []
 
     def __enter__(self) -> Self:
         if self._show:
             self._began = perf_counter()
-            self._written = self._began
             self._console = console()
-            if self._console.is_interactive or self._console.is_jupyter:
-                self._bar = self._open_bar()
-                self._bar.start()
+            self._start()
         return self
 
     def __exit__(self, *failure: Any) -> None:
-        if self._bar is not None:
-            if self._marks:
-                self._draw(since=self._marks[0])
+        if self._bar is not None and self._marks:
+            self._draw(since=self._marks[0])
             self._bar.refresh()
-            self._bar.stop()
-        elif self._marks:
-            write(self._console, self._line(), last=True)
+        self._stop()
+        if self._bar is None and self._marks:
+            write(self._console, self._line(self._marks[-1].time), last=True)
 
     def update(self, tuning: bool, tuned: Any, done: int, n_grad: Any, failed: Any) -> None:
         """Show the progress of the run, at most twice a second and at the end.
@@ -167,9 +209,6 @@ class RunProgress:
             self._window.popleft()
         if self._bar is not None:
             self._draw(since=self._window[0])
-        elif mark.time - self._written >= max(_BEAT, _SHARE * (mark.time - self._began) * (not tuning)):
-            self._written = mark.time
-            write(self._console, self._line())
 
     def end_at(self, draws: int) -> None:
         """Let the run end after so many draws: fewer than it might have taken."""
@@ -209,7 +248,16 @@ class RunProgress:
                 left=self._left(mark),
             )
 
-    def _line(self) -> str:
+    def _pause(self) -> float:
+        drawing = bool(self._marks) and not self._marks[-1].tuning
+        return max(_BEAT, _SHARE * (perf_counter() - self._began)) if drawing else _BEAT
+
+    def _again(self) -> None:
+        if self._marks:
+            doing = ", first steps" if len(self._marks) == 1 else ""
+            write(self._console, self._line(perf_counter()) + doing)
+
+    def _line(self, now: float) -> str:
         mark = self._marks[-1]
         place = f"warm-up {mark.done} of at most {self._tune}" if mark.tuning else f"draw {mark.done} of {self._draws}"
         chains = f"{self._chains} chain{'s' * (self._chains != 1)}"
@@ -217,7 +265,7 @@ class RunProgress:
         gradients = f"{count(sum(mark.n_grad))} gradients ({_speed(mark, self._marks[0])}/s)"
         left = self._left(mark)
         left = f", {left} left" if left not in (_UNKNOWN, clock(0)) else ""
-        return f"{chains}, {place}: {gradients}, {failed}, {clock(mark.time - self._began)}{left}"
+        return f"{chains}, {place}: {gradients}, {failed}, {clock(now - self._began)}{left}"
 
     def _open_bar(self) -> Progress:
         """Return PyMC's bar with a row for each group of chains."""

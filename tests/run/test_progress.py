@@ -3,6 +3,7 @@
 import contextlib
 import io
 import re
+import threading
 import time
 from types import SimpleNamespace
 
@@ -199,12 +200,12 @@ def test_a_file_gets_a_line_at_the_end_of_a_short_run(screen):
     seen = screen(width=40, force_terminal=False)
     with RunProgress(chains=512, tune=1000, draws=800) as bar:
         update(bar, 512, 0)
-        seen.seconds = 0.6
+        seen.seconds = 65.0
         update(bar, 512, 200, 10)
-        seen.seconds = 0.8
+        seen.seconds = 100.0
         update(bar, 512, 800, 1000, np.arange(512) == 3, tuning=False)
         assert seen.file.getvalue() == ""
-    assert seen.file.getvalue() == "512 chains, draw 800 of 800: 512k gradients (640k/s), 1 unstable, 0:00:00\n"
+    assert seen.file.getvalue() == "512 chains, draw 800 of 800: 512k gradients (5120/s), 1 unstable, 0:01:40\n"
 
 
 def test_an_interrupted_run_says_where_it_stopped(screen):
@@ -252,6 +253,10 @@ def heartbeat_shown(**options):
         shown.stop()
 
 
+def beats():
+    return [thread for thread in threading.enumerate() if thread.name == "pmm_mcmc progress"]
+
+
 def wait_for(condition):
     end = time.monotonic() + 20
     while not condition():
@@ -259,26 +264,28 @@ def wait_for(condition):
         time.sleep(0.002)
 
 
-def test_lines_in_a_file_come_less_often_in_a_long_run(screen):
+def test_a_file_gets_a_line_every_so_often(screen, monkeypatch):
+    monkeypatch.setattr(progress, "_BEAT", 0.01)
     seen = screen(force_terminal=False)
-    written = []
     with RunProgress(chains=2, tune=100, draws=100) as bar:
-        times = (
-            (True, 0.5),
-            (True, 1.0),
-            (True, 1.9),
-            (True, 36e3),
-            (True, 36_001.0),
-            (False, 36_200.0),
-            (False, 36_400.0),
-        )
-        for tuning, seconds in times:
+        update(bar, 2, 0)
+        seen.seconds = 7.0
+        wait_for(lambda: "0:00:07" in seen.file.getvalue())
+        first = seen.file.getvalue().splitlines()[-1]
+        assert first.startswith("2 chains, warm-up 0 of at most 100: ") and first.endswith("0:00:07, first steps")
+        update(bar, 2, 60, tuning=True)
+        seen.seconds = 9.0
+        wait_for(lambda: "warm-up 60 of at most 100" in seen.file.getvalue())
+    assert not beats()
+
+
+def test_lines_of_long_runs_come_less_often(screen):
+    seen = screen(force_terminal=False)
+    with RunProgress(chains=2, tune=100, draws=100) as bar:
+        for tuning, seconds, pause in ((True, 0.0, 1.0), (True, 36_000.0, 1.0), (False, 50.0, 1.0), (False, 36e3, 360)):
             seen.seconds = seconds
-            before = seen.file.getvalue()
             update(bar, 2, 10, tuning=tuning)
-            written.append(seen.file.getvalue() != before)
-    assert written == [False, True, False, True, True, False, True]
-    assert "2 chains, warm-up 10 of at most 100: 0 gradients (0/s), 0 unstable, 0:00:01\n" in seen.file.getvalue()
+            assert bar._pause() == pytest.approx(pause)
 
 
 @pytest.mark.parametrize("slow", [True, False])
@@ -289,16 +296,40 @@ def test_a_task_is_shown_later_if_it_is_slow(screen, monkeypatch, slow):
         said.say_later("Checking the draws")
         if slow:
             wait_for(lambda: seen.file.getvalue().startswith("Checking the draws\n"))
-    assert bool(seen.file.getvalue()) == slow
+    assert bool(seen.file.getvalue()) == slow and not beats()
 
 
-def test_a_heartbeat_in_a_file_is_a_line_a_task(screen):
+@pytest.mark.parametrize("failure", [None, KeyboardInterrupt, ValueError])
+def test_a_heartbeat_in_a_file_speaks_at_once_and_again_and_stops(screen, monkeypatch, failure):
+    monkeypatch.setattr(progress, "_BEAT", 0.01)
     seen = screen(force_terminal=False)
-    with heartbeat_shown() as said:
+    with contextlib.suppress(KeyboardInterrupt, ValueError), heartbeat_shown() as said:
+        assert not beats()
         said.say("[x], compiling")
         assert seen.file.getvalue() == "[x], compiling\n"
+        seen.seconds = 3.0
+        wait_for(lambda: "[x], compiling, 0:00:03\n" in seen.file.getvalue())
         said.say("starting")
-    assert seen.file.getvalue() == "[x], compiling\nstarting\n"
+        time.sleep(0.05)  # some beats
+        assert seen.file.getvalue().endswith("starting\n"), "a second line after no second says nothing"
+        seen.seconds = 5.0
+        wait_for(lambda: "starting, 0:00:02\n" in seen.file.getvalue())
+        assert len(beats()) == 1
+        if failure is not None:
+            raise failure
+    assert not beats()
+
+
+def test_lines_of_a_heartbeat_in_a_file_become_rarer(screen):
+    """A line a second filled 130 of the 227 lines of a log."""
+    seen = screen(force_terminal=False)
+    times = []
+    with heartbeat_shown() as said:
+        said.say("compiling")
+        while seen.seconds < 30.0:
+            seen.seconds += said._pause()
+            times.append(seen.seconds)
+    assert times == [1.0, 2.0, 4.0, 8.0, 13.0, 18.0, 23.0, 28.0, 33.0]
 
 
 def test_a_heartbeat_in_a_terminal_is_one_line_that_goes(screen):
@@ -311,13 +342,14 @@ def test_a_heartbeat_in_a_terminal_is_one_line_that_goes(screen):
         text = seen.file.getvalue()
         assert "[x], compiling" in text and "starting" in text and "0:00:00" in text
         assert text.endswith("\x1b[2K"), "the line is cleared"
-    assert seen.file.getvalue() == text
+    assert seen.file.getvalue() == text and not beats()
 
 
 def test_a_heartbeat_that_is_not_shown_says_nothing(screen):
     seen = screen(force_terminal=False)
     with heartbeat_shown(show=False) as heartbeat:
         heartbeat.say("compiling")
+        assert not beats()
     assert seen.file.getvalue() == ""
 
 
