@@ -278,7 +278,7 @@ class LangevinStep(ArrayStepShared):
         q = self._flat(point)
         try:
             if self.chain is None:
-                self.chain = Chain.start(
+                self.chain = Chain.begin(
                     self.arguments,
                     self._engine,
                     q,
@@ -288,7 +288,7 @@ class LangevinStep(ArrayStepShared):
                     rng=self.rng,
                 )
                 if moves_all and self.n_tune:
-                    self.chain.warming.prior = prior_draws(self._model, self._vars, self.chain.key)
+                    self.chain.prior = prior_draws(self._model, self._vars, self.chain.ensemble.keys[0])
                 return
             last = self._flat(self._as_points(self.chain.latest[None, :])[0])  # rounded to the dtypes of the variables
             moved = not np.array_equal(q, last)

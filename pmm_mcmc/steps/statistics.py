@@ -82,7 +82,7 @@ def rows_of(
         "K": tuned.K,
         "friction": tuned.friction if chain.arguments.dynamics == "underdamped" else np.nan,
         "steps_per_draw": thin,
-        **chain.warming.other_modes.statistics,
+        **chain.other_modes.statistics,
     }
     constant = {name: value for name, value in constant.items() if name in statistics}
     tuning = chain.iteration < chain.n_tune  # a chunk ends at the end of the warm-up
@@ -92,7 +92,7 @@ def rows_of(
         row.unstable_total = failed
         row.tuning = tuning
         rows.append(row)
-    for name, values in columns_of(chunk, np.asarray(chain.n_grad), *sampled).items():
+    for name, values in columns_of(chunk, np.asarray(chain.reported), *sampled).items():
         if name in statistics:
             for row, value in zip(rows, values if name in GRADIENTS else values.tolist(), strict=True):
                 row[name] = value
