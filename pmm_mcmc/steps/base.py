@@ -247,10 +247,10 @@ class LangevinStep(ArrayStepShared):
         assert chain is not None
         draw = next(self._ahead, None)
         if draw is None:
-            chunk, tuned, thin = chain.look_ahead(self._engine, moves_all)
+            chunk = chain.look_ahead(self._engine, moves_all)
             points = self._as_points(chunk.model_position)
             contents = [[value.tobytes() for value in new.values()] for new in points]
-            rows = rows_of(chunk, tuned, thin, chain, self.stats_dtypes_shapes, self._engine.structure)
+            rows = rows_of(chunk, chain, self.stats_dtypes_shapes, self._engine.structure)
             self._ahead = zip(points, rows, contents, strict=True)
             draw = next(self._ahead)
         new, stats, self._last_draw = draw

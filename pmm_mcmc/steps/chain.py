@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Chunk, TunedParameters, chains_of, empty_state
+from pmm_mcmc.engines.contract import Chunk, chains_of, empty_state
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.langevin.methods import Scheme
@@ -214,8 +214,8 @@ class Chain(Warming):
         ensemble.state[0] = state
         ensemble.evaluation[0] = gradient
 
-    def look_ahead(self, engine: NumbaEngine, moves_all: bool) -> tuple[Chunk, TunedParameters, int]:
-        """Return the next draws, their tuned parameters and the number of transitions for each.
+    def look_ahead(self, engine: NumbaEngine, moves_all: bool) -> Chunk:
+        """Return the next draws.
 
         There is one draw at a time if other step methods move variables, too (not ``moves_all``).
         """
@@ -225,18 +225,17 @@ class Chain(Warming):
         rows = min(self._rows_ahead, left) if moves_all and left > 0 else 1
         if self.warmup is not None:
             rows = min(rows, self.warmup.boundary - self.warmup.done - self._collected)
-        thin = self.thin
         ensemble = self.ensemble
         state = ensemble.state[0].copy()
         began = time.perf_counter()
-        chunk = self._advance(engine, state, ensemble.evaluation[0].copy(), rows, thin)
+        chunk = self._advance(engine, state, ensemble.evaluation[0].copy(), rows, self.thin)
         if not moves_all and engine.kernel.scheme == Scheme.RECYCLED:
             self._draw_at_end_point(engine, state, chunk)
         seconds = max((time.perf_counter() - began) / rows, 1e-9)
         self._rows_ahead = int(np.clip(SECONDS_AHEAD / seconds, 1, min(MOST_DRAWS_AHEAD, 4 * self._rows_ahead)))
         chunk.n_grad[0] += self._unreported_gradients
         self._chunk = chunk
-        return chunk, self.tuned, thin
+        return chunk
 
     def _advance(self, engine: NumbaEngine, state: np.ndarray, gradient: np.ndarray, rows: int, thin: int) -> Chunk:
         chain = Ensemble(state, gradient, self.ensemble.keys[0], self.transition)
