@@ -300,13 +300,14 @@ def _of_store(plan: SamplingPlan, empty: Groups, attrs: dict[str, Any], identity
         identity["rows"] = stored.get("rows", identity["rows"])
         if request.random_seed is None:
             identity["seed"] = stored.get("seed", identity["seed"])
+    if stored or not primary:
         opened = Store.resume(store, identity, types=TYPES, primary=primary)
     else:
         template = plan.layout.tree(empty, attrs)
         if plan.equilibrates and request.tune:
             template[EQUILIBRATION] = xr.DataTree(report_of(None, request.chains))
         files = min(request.chains, plan.file_chains)
-        opened = Store.create(store, template, identity, identity["rows"], files, primary=primary)
+        opened = Store.create(store, template, identity, identity["rows"], files)
     if primary:
         processes.wait()
     return StoreRecorder(store, opened, identity["rows"], identity["seed"], processes)

@@ -61,7 +61,7 @@ def test_a_store_that_is_moved_away_is_not_written_to(copy, replaced):
 def test_several_hosts_write_what_one_would(tmp_path, whole):
     path = tmp_path / "run.zarr"
     first = runs.create(path)
-    second = runs.create(path, primary=False)
+    second = runs.resume(path, primary=False)
     runs.go_on(first, 3, hosts={first: [slice(0, 2)], second: [slice(2, 3)]})
     second.append("posterior", {"mu": np.ones((1, 4))}, chains=slice(2, 3))  # and both are killed
     before = runs.files(path)
@@ -96,7 +96,7 @@ def test_a_host_that_has_not_written_is_missed(tmp_path, reference):
         store.commit(None)
         assert read(path)[1] == [0, 4]
     with pytest.raises(NothingStored, match="nothing is stored there yet"):
-        runs.create(tmp_path / "other.zarr", primary=False)
+        runs.resume(tmp_path / "other.zarr", primary=False)
 
 
 # -- the wrong run -----------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def test_another_identity_is_refused_with_each_difference(copy):
     with pytest.raises(StoreError, match=r"what dt.to_zarr saved is read by xarray.open_datatree"):
         open_store(copy / "saved")
     with pytest.raises(StoreError, match="seed: stored 1, given 2"):
-        Store.create(copy, runs.template(), given, primary=False)
+        Store.resume(copy, given, primary=False)
 
 
 def test_identities_may_hold_what_is_not_equal_to_itself(tmp_path):
