@@ -69,7 +69,7 @@ class _Recorder:
 
 
 class MemoryRecorder(_Recorder):
-    """Recorder that keeps the draws in memory, with a checkpoint to continue a run from that is not on a ladder.
+    """Recorder that keeps the draws in memory; without a ladder the result has a checkpoint, to continue from.
 
     Arrays are as long as ``draws``, the most draws of a chain with those of a finished run that goes on, and
     ``warmup_draws``, the most that are kept of its warm-up: what is not filled takes no memory.
