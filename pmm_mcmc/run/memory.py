@@ -13,7 +13,7 @@ import numpy as np
 from rich.filesize import decimal
 
 from pmm_mcmc.coordinates.scale import MOST_DENSE
-from pmm_mcmc.diagnostics.folds import count_virial_terms
+from pmm_mcmc.diagnostics.control_variates import count_virial_terms
 from pmm_mcmc.diagnostics.parameters import SLAB
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS as DIAGNOSTICS
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
@@ -109,9 +109,8 @@ def peak_bytes(plan: SamplingPlan, draws: int, rows: int, warming: int = 0) -> i
     if plan.request.keep == "draws":
         fold = min(n, DIAGNOSTICS.fitted_draws + n // DIAGNOSTICS.folds)
         terms = fold * count_virial_terms(fold, d)
-        kept_terms = DIAGNOSTICS.folds * terms
         slab = min(n * len(plan.layout.names), max(SLAB // 8, n))
-        checks = 3 * terms + kept_terms * (kept_terms <= 2 * n * d) + 11 * slab
+        checks = 3 * terms + 11 * slab
         whitened = 2 * n * d if 1 < d <= MOST_DENSE else 0
         ending = max(ending, checks, whitened) + chains * (draws + warming) * numbers
     return 8 * (chains * (5 * d + 2) + max(warm_up, ending))
