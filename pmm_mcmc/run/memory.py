@@ -93,21 +93,20 @@ def rows_of_chunk(draws: int, chains: int, numbers_per_draw: int) -> int:
     return divisor if 4 * divisor >= limit else limit
 
 
-def peak_bytes(
-    plan: SamplingPlan, chains: int, draws: int, rows: int, *, tune: int, warming: int = 0, moments: bool = False
-) -> int:
+def peak_bytes(plan: SamplingPlan, draws: int, rows: int, warming: int = 0) -> int:
     """Return the approximate peak bytes of a run: of its warm-up, or of its draws with a chunk or with the verdict.
 
-    ``rows`` are the draws of a chunk, ``tune`` is the most transitions of the warm-up, ``warming`` the number of its
-    draws that are kept; with ``moments`` no draws are.
+    ``rows`` are the draws of a chunk, ``warming`` is the number of draws of the warm-up that are kept.
     """
     d = plan.engine.d
+    chains = plan.request.chains
+    tune = plan.request.tune
     numbers = plan.numbers_per_draw
     n = chains * draws
     window = math.ceil(THRESHOLDS.window * min(THRESHOLDS.least_adapted, tune))
     warm_up = max(20 * chains, 10 * window * min(chains, training_chains(d))) * d if tune else 0
     ending = 2 * chains * min(rows, draws) * numbers
-    if not moments:
+    if plan.request.keep == "draws":
         fold = min(n, DIAGNOSTICS.fitted_draws + n // DIAGNOSTICS.folds)
         terms = fold * count_virial_terms(fold, d)
         slab = min(n * len(plan.layout.names), max(SLAB // 8, n))
