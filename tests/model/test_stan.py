@@ -133,7 +133,7 @@ def test_threads_are_read_from_how_a_model_was_compiled(monkeypatch):
 
 def test_children_are_read_from_the_statements_of_a_program():
     density = pmm.LogDensity.from_stan(FORMS, FORMS_DATA)
-    names = {name: (child.location, child.scale) for name, child in density.children.items()}
+    names = {name: (variable.child.location, variable.child.scale) for name, variable in density.children.items()}
     assert names == {
         "plain": (("mu",), ("tau",)), "grouped": (("level",), ("above",)), "both": (("mu",), ("within",)),
         "by_variance": ((), ("precision",)), "by_log": ((), ("log_sd",)), "added": (("mu",), ("tau",)),
