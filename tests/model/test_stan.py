@@ -194,6 +194,12 @@ def test_the_composed_density_is_that_of_the_change_of_variables(which):
     assert np.isnan(alone[d:]).all()
 
 
+def test_where_stan_has_no_value_the_composed_density_has_none():
+    program = SCHOOLS.replace("model {", 'model { if (mu > 1) reject("beyond"); ')
+    composed = pmm.LogDensity.from_stan(program, SCHOOLS_DATA).noncentred({}).composed
+    assert np.isnan(at(composed, np.full(10, 1.5))[0]) and np.isfinite(at(composed, np.full(10, 0.5))[0])
+
+
 def test_schools_are_right_and_trusted_as_they_are_written():
     dt = pmm.sample(model=pmm.LogDensity.from_stan(SCHOOLS, SCHOOLS_DATA), random_seed=2, progressbar=False)
     assert pmm.verdict(dt).state == "trusted"
