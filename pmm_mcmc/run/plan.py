@@ -218,8 +218,8 @@ class SamplingPlan:
         return self.adjusted and not self.engine.kernel.adjusted
 
     def longest_warmup(self, tune: int) -> int:
-        """Return the most transitions before the draws: the warm-up may begin again once."""
-        return tune * (2 + self.equilibrates)
+        """Return the most transitions before the draws."""
+        return tune * (1 + self.equilibrates)
 
     @functools.cached_property
     def adjusted_engine(self) -> Engine:
