@@ -45,7 +45,7 @@ _NAMES = {
     "StopSampling": "pmm_mcmc.run.driver",
     "StoreError": "pmm_mcmc.run.storage",
     "expectation": "pmm_mcmc.diagnostics.expectation",
-    "nested_r_hat": "pmm_mcmc.diagnostics.nested",
+    "nested_r_hat": "pmm_mcmc.diagnostics.convergence",
     "extend": "pmm_mcmc.run.sample",
     "noncentring": "pmm_mcmc.diagnostics.noncentred",
     "open": "pmm_mcmc.run.storage",
@@ -88,8 +88,8 @@ if TYPE_CHECKING:
     from pmm_mcmc import workbench as workbench
     from pmm_mcmc.calibration.refit import refit
     from pmm_mcmc.calibration.sbc import sbc
+    from pmm_mcmc.diagnostics.convergence import nested_r_hat
     from pmm_mcmc.diagnostics.expectation import expectation
-    from pmm_mcmc.diagnostics.nested import nested_r_hat
     from pmm_mcmc.diagnostics.noncentred import noncentring
     from pmm_mcmc.diagnostics.summary import summary
     from pmm_mcmc.diagnostics.verdict import verdict

@@ -30,8 +30,8 @@ from versus.first_times import STATISTICS, gradients_to
 from versus.rows import build as build_peer
 
 import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics.reading import two_errors
 from pmm_mcmc.diagnostics.summary import bias_table
-from pmm_mcmc.diagnostics.unadjusted import biases_of
 from pmm_mcmc.model.pymc_outputs import model_layout
 
 __all__ = ["PEERS", "SCHEMES", "measured"]
@@ -131,7 +131,7 @@ def claims(truth: Truth, draws: np.ndarray, tree: Any) -> dict[str, Any]:
     off = np.abs(table["mean_cv"].to_numpy() - truth.mean)
     with np.errstate(invalid="ignore"):
         inside = off <= 2 * np.hypot(error, truth.mcse_mean)
-    within = biases_of(table)["two_errors"]
+    within = two_errors(table)
     return {
         "within": float(within.max()) if within.notna().any() else None,
         "covered": int((inside & moving).sum()),

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.diagnostics.folds import Folds
-from pmm_mcmc.diagnostics.stein import corrected
+from pmm_mcmc.diagnostics.control_variates import Folds, corrected
 
 __all__ = ["LIMIT", "STATISTICS", "Crossing", "Run", "corrected_crossing", "gradients_to", "lengthened"]
 

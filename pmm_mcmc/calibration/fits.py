@@ -12,7 +12,6 @@ from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.statement import Verdict
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.diagnostics.verdict import judge
-from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.initial_points import model_starts, spread_starts
 from pmm_mcmc.run.chunks import Gathered, Groups
 from pmm_mcmc.run.phases import Run, Sampling
@@ -62,15 +61,15 @@ class Fits:
         rng = np.random.default_rng(seed)
         positions = spread_starts(self._centre, chains, None, lambda x: density_at(plan.engine, x)[1], rng)
         if positions is None:
-            positions = starts(plan, None, chains, None, rng)  # which says why there is none
+            positions = starts(plan, rng)  # which says why there is none
         start = self._request.start
         if start is None or self._prior is None:
-            run = Run.start(plan, positions, self._request.tune, rng)
+            run = Run.start(plan, positions, rng)
         else:
-            run = start.begin(plan, self._request, WarmStart(positions, self._prior), rng)
+            run = start.begin(plan, WarmStart(positions, self._prior), rng)
         draws = _Draws(chains)
         rule = _ConvergenceRule(draws)
-        sampling = Sampling(plan, self._request, run, draws, rule, _SILENT, Processes(slice(0, chains)))
+        sampling = Sampling(plan, run, draws, rule, _SILENT)
         sampling.go(lambda: False)
         tree = plan.layout.tree(draws.groups, plan.attributes | run.attributes(plan))
         for name, report in run.reports().items():
@@ -85,14 +84,12 @@ class _Draws:
     rows = _ENDS[0]
 
     def __init__(self, chains: int):
-        self._done = 0
         self._gathered = Gathered(chains, _ENDS[-1])
 
-    def put(self, groups: Groups, run: Run, complete: bool) -> None:
+    def put(self, groups: Groups, complete: bool = True) -> None:
         """Record a chunk, but none of a warm-up."""
         if "posterior" in groups:
-            self._gathered.put(slice(None), self._done, groups)
-            self._done = run.done
+            self._gathered.append(groups)
 
     def note(self, attributes: dict[str, Any]) -> None:
         """Attributes are not kept."""
@@ -100,7 +97,7 @@ class _Draws:
     @property
     def groups(self) -> Groups:
         """The draws so far, by group and name."""
-        return self._gathered.upto(self._done)
+        return self._gathered.upto(self._gathered.done)
 
 
 class _ConvergenceRule(StoppingRule):

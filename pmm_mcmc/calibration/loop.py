@@ -17,7 +17,7 @@ from typing import Any
 from rich.progress import BarColumn, Progress, TextColumn
 from threadpoolctl import threadpool_limits
 
-from pmm_mcmc.run.heartbeat import DRAWINGS, clock, console, write
+from pmm_mcmc.run.progress import DRAWINGS, clock, console, write
 from pmm_mcmc.run.signals import StopRequest, stop_on_signals
 from pmm_mcmc.run.storage import StoreError
 from pmm_mcmc.run.storage.checkpoint import decode, encode

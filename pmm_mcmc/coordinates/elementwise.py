@@ -17,22 +17,17 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["elementwise", "to_x", "to_z"]
-
-
-def elementwise(mu: Any, L: Any, a: Any, h: Any) -> tuple[Any, Any]:
-    """Return ``L (a - h mu)`` and ``B`` of each element."""
-    return L * (a - h * mu), 1.0 + L * L * h
+__all__ = ["to_x", "to_z"]
 
 
 def to_x(xp: Any, mu: Any, L: Any, a: Any, h: Any, z: Any) -> tuple[Any, Any]:
     """Return ``x`` and ``B`` of each element; ``xp`` is the namespace of NumPy, JAX or PyTensor."""
-    pull, B = elementwise(mu, L, a, h)
-    return mu + L * (pull / B + z / xp.sqrt(B)), B
+    B = 1.0 + L * L * h
+    return mu + L * (L * (a - h * mu) / B + z / xp.sqrt(B)), B
 
 
 def to_z(mu: Any, L: Any, a: Any, h: Any, x: Any) -> tuple[Any, Any, Any]:
     """Return ``z``, ``w`` and ``B`` of each element: the inverse of :func:`to_x`."""
-    pull, B = elementwise(mu, L, a, h)
+    B = 1.0 + L * L * h
     w = (x - mu) / L
-    return np.sqrt(B) * (w - pull / B), w, B
+    return np.sqrt(B) * (w - L * (a - h * mu) / B), w, B

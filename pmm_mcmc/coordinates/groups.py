@@ -17,7 +17,7 @@ import sys
 import numba
 import numpy as np
 
-from pmm_mcmc.coordinates.numba_op import MapGradient, NumbaMap, applied, in_dtype_of, version_of
+from pmm_mcmc.coordinates.numba_op import NumbaMap, applied, version_of
 
 __all__ = ["noncentred_groups"]
 
@@ -92,18 +92,25 @@ def _times_transposed(L, e, out):
 
 
 @_loop
-def _group(mu, L, a, H, z, HL, U, e, t, w):
+def _group(mu, L, a, H, z, work):
     """Fill in what the map of a group makes: ``H L``, ``U``, ``e = a - H mu``, ``t = C^-1 L' e`` and ``w``."""
+    K = len(z)
+    HL = work[:K]
+    U = work[K : 2 * K]
+    e = work[2 * K]
+    t = work[2 * K + 1]
+    w = work[2 * K + 2]
     _factor(L, H, HL, U)
-    for i in range(len(z)):
+    for i in range(K):
         e[i] = a[i]
-        for k in range(len(z)):
+        for k in range(K):
             e[i] -= H[i, k] * mu[k]
     _times_transposed(L, e, t)
     _down(U, t)
-    for i in range(len(z)):
+    for i in range(K):
         w[i] = t[i] + z[i]
     _up(U, w)
+    return HL, U, e, t, w
 
 
 @numba.njit(cache=True, error_model="numpy")
@@ -112,14 +119,9 @@ def _place(mu, L, a, H, z):
     G, K = z.shape
     x = mu.copy()
     log_det = 0.0
-    HL = np.empty((K, K), z.dtype)
-    U = np.empty((K, K), z.dtype)
-    vectors = np.empty((3, K), z.dtype)
-    e = vectors[0]
-    t = vectors[1]
-    w = vectors[2]
+    work = np.empty((2 * K + 3, K), z.dtype)
     for g in range(G):
-        _group(mu[g], L, a[g], H[g], z[g], HL, U, e, t, w)
+        _, U, _, _, w = _group(mu[g], L, a[g], H[g], z[g], work)
         for i in range(K):
             log_det += np.log(L[i, i]) - np.log(U[i, i])
             for j in range(i + 1):
@@ -143,17 +145,12 @@ def _pull_back(mu, L, a, H, z, x_bar, log_det_bar):
     mu_bar = np.empty((G, K), z.dtype)
     L_bar = np.zeros((K, K), z.dtype)
     z_bar = np.empty((G, K), z.dtype)
-    HL = np.empty((K, K), z.dtype)
-    U = np.empty((K, K), z.dtype)
     U_bar = np.empty((K, K), z.dtype)
-    vectors = np.empty((4, K), z.dtype)
+    r = np.empty(K, z.dtype)
+    work = np.empty((2 * K + 3, K), z.dtype)
     by_det = log_det_bar[()]
-    e = vectors[0]
-    t = vectors[1]
-    w = vectors[2]
-    r = vectors[3]
     for g in range(G):
-        _group(mu[g], L, a[g], H[g], z[g], HL, U, e, t, w)
+        HL, U, e, t, w = _group(mu[g], L, a[g], H[g], z[g], work)
         _times_transposed(L, x_bar[g], z_bar[g])
         _down(U, z_bar[g])
         r[:] = z_bar[g]
@@ -200,27 +197,10 @@ class GroupMap(NumbaMap):
     version = version_of(sys.modules[__name__])
     gufunc_signature = "(g,k),(k,k),(g,k),(g,k,k),(g,k)->(g,k),()"
     kernel = staticmethod(_place)
+    adjoint_kernel = staticmethod(_pull_back)
     perform_jax = staticmethod(_place_in_jax)
     position = 4
     differentiable = (0, 1, 4)
-
-    def checked(self, inputs):
-        """Return the inputs in the dtype of ``z``."""
-        return in_dtype_of(inputs[self.position], "z", inputs)
-
-    @property
-    def gradient(self):
-        """The operation of the adjoints."""
-        return GroupMapGradient()
-
-
-class GroupMapGradient(MapGradient):
-    """The adjoints of :class:`GroupMap` for ``mu``, ``L`` and ``z``."""
-
-    of = GroupMap
-    version = GroupMap.version
-    gufunc_signature = "(g,k),(k,k),(g,k),(g,k,k),(g,k),(g,k),()->(g,k),(k,k),(g,k)"
-    kernel = staticmethod(_pull_back)
 
 
 def noncentred_groups(mu, L, a, H, z):

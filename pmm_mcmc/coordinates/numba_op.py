@@ -18,7 +18,7 @@ from pytensor.link.jax.ops import JAXOp
 from pytensor.link.numba.dispatch.basic import register_funcify_default_op_cache_key
 from pytensor.tensor.blockwise import Blockwise
 
-__all__ = ["MapGradient", "NumbaMap", "applied", "in_dtype_of", "version_of"]
+__all__ = ["NumbaMap", "applied", "version_of"]
 
 
 def version_of(loops):
@@ -34,16 +34,11 @@ class NumbaOp(JAXOp):
     a JAXOp, so that JAX is imported where it is used only.
     """
 
-    __props__ = ()
+    __props__: tuple[str, ...] = ()
     name = None
 
     def __init__(self):
         Op.__init__(self)
-
-    def make_node(self, *values):
-        """Return the node, after a check of the inputs."""
-        inputs = self.checked([pt.as_tensor_variable(value) for value in values])
-        return Apply(self, inputs, self.outputs_of(inputs))
 
     def perform(self, node, inputs, output_storage):
         """Run the numba function."""
@@ -58,15 +53,21 @@ class NumbaOp(JAXOp):
 
 
 class NumbaMap(NumbaOp):
-    """``x`` and ``log |dx / dz|`` at ``z`` and parameters.
+    """``x`` and ``log |dx / dz|`` at ``z`` and parameters, all in the dtype of ``z``.
 
     Subclasses have in addition ``position``, the index of ``z`` among the inputs; ``differentiable``, the indices of
-    inputs with derivatives; ``gradient``, the operation of the adjoints; and ``checked``, which checks the inputs.
+    inputs with derivatives; and ``adjoint_kernel``, the numba function of their adjoints.
     """
 
-    def outputs_of(self, inputs):
-        """Return variables for ``x`` and the log determinant."""
-        return [inputs[self.position].type(), pt.scalar(dtype=inputs[self.position].dtype)]
+    def make_node(self, *values):
+        """Return the node."""
+        inputs = self.cast(values)
+        return Apply(self, inputs, [inputs[self.position].type(), pt.scalar(dtype=inputs[self.position].dtype)])
+
+    def cast(self, values):
+        """Return variables in the dtype of ``z``."""
+        inputs = [pt.as_tensor_variable(value) for value in values]
+        return [value.astype(inputs[self.position].dtype) for value in inputs]
 
     def infer_shape(self, node, shapes):
         """Return the shapes of the outputs."""
@@ -79,39 +80,53 @@ class NumbaMap(NumbaOp):
             for output, bar in zip(outputs, cotangents, strict=True)
         ]
         adjoints = [grad_undefined(self, i, value, "a constant of the map") for i, value in enumerate(inputs)]
-        for i, adjoint in zip(self.differentiable, self.gradient(*inputs, *bars, return_list=True), strict=True):
+        gradients = MapGradient(self)(*inputs, *bars, return_list=True)
+        for i, adjoint in zip(self.differentiable, gradients, strict=True):
             adjoints[i] = adjoint
         return adjoints
 
 
 class MapGradient(NumbaOp):
-    """The adjoints of the differentiable inputs of a map, the class ``of``, at its inputs and the outputs' adjoints."""
+    """The adjoints of the differentiable inputs of a map at its inputs and the outputs' adjoints."""
 
-    def checked(self, inputs):
-        """Return the inputs as the map has them."""
-        return self.of().checked(inputs)
+    __props__ = ("map",)
 
-    def outputs_of(self, inputs):
-        """Return a variable for each adjoint."""
-        return [inputs[i].type() for i in self.of.differentiable]
+    def __init__(self, map):
+        super().__init__()
+        self.map = map
+        self.kernel = map.adjoint_kernel
+        self.version = map.version
+        inputs, outputs = map.gufunc_signature.split("->")
+        axes = inputs[1:-1].split("),(")
+        self.gufunc_signature = f"{inputs},{outputs}->" + ",".join(f"({axes[i]})" for i in map.differentiable)
+
+    def make_node(self, *values):
+        """Return the node."""
+        inputs = self.map.cast(values)
+        return Apply(self, inputs, [inputs[i].type() for i in self.map.differentiable])
 
     def infer_shape(self, node, shapes):
         """Return the shapes of the outputs."""
-        return [shapes[i] for i in self.of.differentiable]
+        return [shapes[i] for i in self.map.differentiable]
+
+    @property
+    def on_tape(self):
+        """The function that appends the adjoints to a tape, if the map has one."""
+        return self.map.adjoints_on_tape
 
     def perform_jax(self, *inputs):
         """Return the adjoints by JAX's own differentiation."""
         import jax
 
         *values, x_bar, log_det_bar = inputs
-        indices = self.of.differentiable
+        indices = self.map.differentiable
 
         def outputs(*some):
             changed = dict(zip(indices, some, strict=True))
-            return self.of.perform_jax(*(changed.get(i, value) for i, value in enumerate(values)))
+            return self.map.perform_jax(*(changed.get(i, value) for i, value in enumerate(values)))
 
         _, adjoint = jax.vjp(outputs, *(values[i] for i in indices))
-        dtype = values[self.of.position].dtype
+        dtype = values[self.map.position].dtype
         return adjoint(tuple(jax.numpy.asarray(bar, dtype) for bar in (x_bar, log_det_bar)))
 
     def pullback(self, inputs, outputs, cotangents):
@@ -123,13 +138,6 @@ class MapGradient(NumbaOp):
 def _numba(op, node, **options):
     """Return what PyTensor's numba linker calls, and the key of its cache."""
     return op.kernel, op.version
-
-
-def in_dtype_of(one, name, inputs):
-    """Return the inputs in the dtype of one of them."""
-    if one.dtype not in ("float32", "float64"):
-        raise TypeError(f"{name} has dtype {one.dtype}; give float32 or float64")
-    return [value.astype(one.dtype) for value in inputs]
 
 
 def applied(op, *values):

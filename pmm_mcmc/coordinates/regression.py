@@ -4,45 +4,30 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["learn_elementwise", "learn_grouped"]
+__all__ = ["learn"]
 
 # Ridge: a = 0 and H = 0, fully non-centred, counts for so many draws.
 _RIDGE = 4.0
 _TINY = 1e-300  # keeps divisions by zero weights finite
 
 
-def learn_elementwise(r: np.ndarray, x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    r"""Fit ``r = a - h x`` by weighted least squares, element by element, with ``h >= 0``; both 0 where not finite.
+def learn(r: np.ndarray, x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    r"""Fit ``r = a - H x`` by weighted least squares, group by group; both 0 where not finite.
 
-    ``r`` and ``x`` ``(n, m)`` are the gradient of the rest of the posterior and the position, at draws of any
-    distribution; ``weight`` ``(n, m)`` is the inverse variance of the noise of ``r``, up to a constant.
+    ``r`` and ``x`` ``(n, G, K)`` are the gradient of the rest of the posterior and the position of ``G`` groups of
+    ``K`` elements, at draws of any distribution; ``weight`` ``(n, G)`` is the inverse variance of the noise of ``r``,
+    up to a constant.  ``H`` ``(G, K, K)`` is symmetric with no negative eigenvalue.
     """
-    total = weight.sum(axis=0)
-    unit = weight.mean(axis=0)
+    total = weight.sum(axis=0)[:, None]
+    unit = weight.mean(axis=0)[:, None]
+    weight = weight[..., None]
     centre = (weight * x).sum(axis=0) / np.maximum(total, _TINY)
     dx = x - centre
     intercept = (weight * r).sum(axis=0) / (total + _RIDGE * unit + _TINY)
-    xx = (weight * dx * dx).sum(axis=0) + _RIDGE * unit * unit
-    h = np.maximum(-(weight * dx * (r - intercept)).sum(axis=0) / np.maximum(xx, _TINY), 0.0)
-    a = intercept + h * centre
-    bad = ~(np.isfinite(a) & np.isfinite(h))
-    return np.where(bad, 0.0, a), np.where(bad, 0.0, h)
-
-
-def learn_grouped(r: np.ndarray, x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    r"""Fit ``r = a - H x`` group by group, ``H`` ``(G, K, K)`` symmetric with no negative eigenvalue.
-
-    As :func:`learn_elementwise`, from ``(n, G, K)`` and weights ``(n, G)`` of ``G`` groups of ``K`` elements.
-    """
-    K = x.shape[2]
-    total = weight.sum(axis=0)
-    unit = weight.mean(axis=0)
-    centre = np.einsum("ng,ngk->gk", weight, x) / np.maximum(total, _TINY)[:, None]
-    dx = x - centre
-    intercept = np.einsum("ng,ngk->gk", weight, r) / (total + _RIDGE * unit + _TINY)[:, None]
-    gram = np.einsum("ng,ngk,ngl->gkl", weight, dx, dx)
-    gram += (_RIDGE * unit * unit + _TINY)[:, None, None] * np.eye(K)
-    cross = np.einsum("ng,ngk,ngl->gkl", weight, dx, r - intercept)
+    weighted = (weight * dx)[..., None]
+    gram = (weighted * dx[..., None, :]).sum(axis=0)
+    gram += (_RIDGE * unit * unit + _TINY)[..., None] * np.eye(x.shape[2])
+    cross = (weighted * (r - intercept)[..., None, :]).sum(axis=0)
     H = -np.linalg.solve(gram, cross)
     values, vectors = np.linalg.eigh(0.5 * (H + H.swapaxes(1, 2)))
     H = (vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.swapaxes(1, 2)

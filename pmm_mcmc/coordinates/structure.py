@@ -20,7 +20,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.child import Child, ChildDraws, parameter_slices
 from pmm_mcmc.coordinates.factors import Factor
-from pmm_mcmc.coordinates.regression import learn_elementwise, learn_grouped
+from pmm_mcmc.coordinates.regression import learn
 from pmm_mcmc.coordinates.signs import Signs
 
 __all__ = ["Structure"]
@@ -178,8 +178,8 @@ class Structure:
                 if child.fixed:
                     continue
                 r, weight = (np.concatenate(arrays) for arrays in zip(*(block[i] for block in blocks), strict=True))
-                learn = learn_grouped if child.kind == "grouped" else learn_elementwise
-                a, h = learn(r, x[:, child.at].reshape(r.shape), weight)
+                of_groups = (*weight.shape, -1)
+                a, h = learn(r.reshape(of_groups), x[:, child.at].reshape(of_groups), weight)
                 out[indices] = np.concatenate([a.ravel(), h.ravel()])
             if self.signed.size:
                 out[self._log_c] = np.median(self._to_p(x)[0][:, self.signed], axis=0)

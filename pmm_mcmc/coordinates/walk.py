@@ -15,10 +15,11 @@ element loses the last of these: the precision of the level is below the roundin
 
 from __future__ import annotations
 
+import numpy as np
+
 from pmm_mcmc.coordinates import walk_loops
-from pmm_mcmc.coordinates.numba_op import MapGradient, NumbaMap, applied, in_dtype_of, version_of
+from pmm_mcmc.coordinates.numba_op import NumbaMap, applied, version_of
 from pmm_mcmc.coordinates.walk_loops import (
-    LENGTHS,
     SHAPES,
     loadings_of,
     native_place,
@@ -31,16 +32,11 @@ from pmm_mcmc.coordinates.walk_loops import (
 
 __all__ = ["noncentred_walk"]
 
-_NAMES = ("rho", "v", "mu", "a", "h", "z or x")
-
 
 def _place_in_jax(rho, v, mu, a, h, z):
     """Return the outputs of :func:`place` by two scans: JAX cannot trace loops that write into arrays."""
     import jax
     import jax.numpy as jnp
-
-    if rho.size == 0 or not v.shape == mu.shape == a.shape == h.shape == z.shape:
-        raise ValueError(LENGTHS)
 
     def eliminate(carry, element):
         precision, pull = carry
@@ -51,7 +47,7 @@ def _place_in_jax(rho, v, mu, a, h, z):
         s = shrinkage_of(v, g)
         phi, c = loadings_of(rho, k, v, g, s)
         shifted = jnp.pad(precision[1:, 1:], ((0, 1), (0, 1)))
-        precision = precision_before(phi[:, None], phi, k[:, None], k, c[:, None], c, v, g, s, shifted)
+        precision = precision_before((phi[:, None], k[:, None], c[:, None]), (phi, k, c), v, g, s, shifted)
         return (precision, phi * eta + jnp.append(pull[1:], 0.0)), (v * s, phi, eta)
 
     def deviation(previous, element):
@@ -72,48 +68,24 @@ class WalkMap(NumbaMap):
     version = version_of(walk_loops)
     gufunc_signature = SHAPES
     kernel = staticmethod(place)
+    adjoint_kernel = staticmethod(pull_back)
     perform_jax = staticmethod(_place_in_jax)
     position = 5
     differentiable = range(6)
-
-    def checked(self, inputs):
-        """Return the inputs in the dtype of ``z``, after a check of the static lengths."""
-        lengths = {}
-        for name, value in zip(_NAMES, inputs, strict=False):
-            if value.ndim != 1:
-                raise ValueError(f"{name} has {value.ndim} dimensions; give a vector")
-            lengths[name] = value.type.shape[0]
-        if lengths["rho"] == 0 or len({lengths[name] for name in _NAMES[1:]} - {None}) > 1:
-            raise ValueError(f"{LENGTHS}; got {lengths}")
-        return in_dtype_of(inputs[self.position], "z or x", inputs)
-
-    @property
-    def gradient(self):
-        """The operation of the adjoints."""
-        return WalkMapGradient()
 
     def on_tape(self, builder, *values):
         """Append a call of the loop to a tape, and return the outputs."""
         n = len(values[self.position])
         out = builder.new((n + 1,))
-        builder.foreign(native_place().address, len(values[0]), n, *map(builder.copy, values), out)
+        builder.foreign(native_place().address, len(values[0]), n, builder.join(0, values), out)
         return [out[:n], out[n:].reshape(())]
 
-
-class WalkMapGradient(MapGradient):
-    """The adjoints of :class:`WalkMap`."""
-
-    of = WalkMap
-    version = WalkMap.version
-    gufunc_signature = "(p),(n),(n),(n),(n),(n),(n),()->(p),(n),(n),(n),(n),(n)"
-    kernel = staticmethod(pull_back)
-
-    def on_tape(self, builder, *values):
-        """Append a call of the loop to a tape, and return the adjoints."""
+    def adjoints_on_tape(self, builder, *values):
+        """Append a call of the adjoint loop to a tape, and return the adjoints."""
         p = len(values[0])
         n = len(values[1])
         out = builder.new((p + 5 * n,))
-        builder.foreign(native_pull_back().address, p, n, *map(builder.copy, values), out)
+        builder.foreign(native_pull_back().address, p, n, builder.join(0, [np.atleast_1d(v) for v in values]), out)
         return [out[:p], *out[p:].reshape(5, n)]
 
 
@@ -128,10 +100,5 @@ def noncentred_walk(rho, v, mu, a, h, z):
 
     Time :math:`O(n p^2)`, memory :math:`O(n p)`, the gradient included.  With numba, JAX (``jit``, ``vmap``) and
     without a compiler; gradients by all arguments.  Leading axes are batches.
-
-    Raises
-    ------
-    ValueError
-        If lengths do not agree: at once for static lengths, else at evaluation.
     """
     return applied(WalkMap(), rho, v, mu, a, h, z)

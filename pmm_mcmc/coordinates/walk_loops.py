@@ -29,7 +29,6 @@ import numpy as np
 from numba import carray, types
 
 __all__ = [
-    "LENGTHS",
     "SHAPES",
     "loadings_of",
     "native_place",
@@ -43,7 +42,6 @@ __all__ = [
 ]
 
 SHAPES = "(p),(n),(n),(n),(n),(n)->(n),()"
-LENGTHS = "v, mu, a, h and z (or x) must have one length, and rho at least one element"
 
 
 def shrinkage_of(v, g):
@@ -56,11 +54,14 @@ def loadings_of(rho, k, v, g, s):
     return (rho - v * k) * s, g * rho + k
 
 
-def precision_before(phi_i, phi_j, k_i, k_j, c_i, c_j, v, g, s, later):
+def precision_before(row, column, v, g, s, later):
     """Return an entry of the next ``precision``, or all: a sum of squares, as Joseph's form of a Kalman filter.
 
-    ``later`` is the entry of the shifted precision.
+    ``row`` and ``column`` are ``phi``, ``k`` and ``c`` of those of the entry, and ``later`` is that of the shifted
+    precision.
     """
+    phi_i, k_i, c_i = row
+    phi_j, k_j, c_j = column
     return g * phi_i * phi_j + phi_i * k_j + k_i * phi_j + later + v * (s * c_i) * (s * c_j)
 
 
@@ -83,8 +84,6 @@ class _Elimination(NamedTuple):
 @_loop
 def _eliminated(rho, v, mu, a, h):
     """Return the elimination of all elements, by the equations of the module."""
-    if rho.size == 0 or not v.size == mu.size == a.size == h.size:
-        raise ValueError(LENGTHS)
     n = v.size
     p = rho.size
     # Single elements instead of slices, because these loops are compiled into every model's graph.
@@ -112,17 +111,14 @@ def _eliminated(rho, v, mu, a, h):
         for i in range(p):
             for j in range(i + 1):
                 later = precision[i + 1, j + 1] if i + 1 < p else 0.0
-                precision[i, j] = _precision_before(
-                    phi[t, i], phi[t, j], k[t, i], k[t, j], c[i], c[j], v[t], g_t, s_t, later
-                )
+                column = phi[t, j], k[t, j], c[j]
+                precision[i, j] = _precision_before((phi[t, i], k[t, i], c[i]), column, v[t], g_t, s_t, later)
     return _Elimination(g, s, eta, k, phi)
 
 
 @_loop
 def _deviations(v, elimination, z):
     """Return ``x - mu`` ``(n,)`` at ``z``, from the first element to the last."""
-    if z.size != v.size:
-        raise ValueError(LENGTHS)
     _, s, eta, _, phi = elimination
     d = np.empty(z.size, z.dtype)
     for t in range(z.size):
@@ -148,8 +144,6 @@ def place(rho, v, mu, a, h, z):
 @numba.njit(cache=True, error_model="numpy")
 def to_z(rho, v, mu, a, h, x):
     """Return ``z`` ``(n,)`` at ``x``, and ``log |dx / dz|``: the inverse of :func:`place`."""
-    if x.size != v.size:
-        raise ValueError(LENGTHS)
     _, s, eta, _, phi = _eliminated(rho, v, mu, a, h)
     z = np.empty(x.size, x.dtype)
     log_det = 0.0
@@ -248,23 +242,24 @@ def pull_back(rho, v, mu, a, h, z, x_bar, log_det_bar):
     return rho_bar, v_bar, mu_bar, a_bar, h_bar, z_bar
 
 
-def _signature(arrays):
-    """Return the signature of a C function of ``p``, ``n`` and arrays, each by its address."""
-    return types.void(*[types.CPointer(types.int64)] * 2, *[types.CPointer(types.float64)] * arrays)
+# Of a C function of ``p``, ``n``, the inputs in one row and the outputs in one row, each by its address.
+_NATIVE = types.void(*[types.CPointer(types.int64)] * 2, *[types.CPointer(types.float64)] * 2)
 
 
 @cache
 def native_place():
-    """Return :func:`place` as a C function of the orders, inputs, and outputs in one row: compiled once a machine."""
+    """Return :func:`place` as a C function, compiled once a machine."""
 
-    @numba.cfunc(_signature(7), cache=True)
-    def native_place(p_pointer, n_pointer, rho, v, mu, a, h, z, outputs):
-        p = (p_pointer[0],)
-        n = (n_pointer[0],)
-        x, log_det = place(carray(rho, p), carray(v, n), carray(mu, n), carray(a, n), carray(h, n), carray(z, n))
-        out = carray(outputs, (n[0] + 1,))
-        out[: n[0]] = x
-        out[n[0]] = log_det[()]
+    @numba.cfunc(_NATIVE, cache=True)
+    def native_place(p_pointer, n_pointer, inputs, outputs):
+        p = p_pointer[0]
+        n = n_pointer[0]
+        row = carray(inputs, (p + 5 * n,))
+        rows = row[p:].reshape(5, n)
+        x, log_det = place(row[:p], rows[0], rows[1], rows[2], rows[3], rows[4])
+        out = carray(outputs, (n + 1,))
+        out[:n] = x
+        out[n] = log_det[()]
 
     return native_place
 
@@ -273,18 +268,17 @@ def native_place():
 def native_pull_back():
     """Return :func:`pull_back` as a C function likewise."""
 
-    @numba.cfunc(_signature(9), cache=True)
-    def native_pull_back(p_pointer, n_pointer, rho, v, mu, a, h, z, x_bar, log_det_bar, outputs):
-        p = (p_pointer[0],)
-        n = (n_pointer[0],)
-        bars = pull_back(
-            carray(rho, p), carray(v, n), carray(mu, n), carray(a, n), carray(h, n), carray(z, n), carray(x_bar, n),
-            np.array(log_det_bar[0]),
-        )  # fmt: skip
-        out = carray(outputs, (p[0] + 5 * n[0],))
-        out[: p[0]] = bars[0]
-        rows = out[p[0] :].reshape(5, n[0])
-        rows[0], rows[1], rows[2], rows[3], rows[4] = bars[1:]
+    @numba.cfunc(_NATIVE, cache=True)
+    def native_pull_back(p_pointer, n_pointer, inputs, outputs):
+        p = p_pointer[0]
+        n = n_pointer[0]
+        row = carray(inputs, (p + 6 * n + 1,))
+        rows = row[p : p + 6 * n].reshape(6, n)
+        bars = pull_back(row[:p], rows[0], rows[1], rows[2], rows[3], rows[4], rows[5], np.array(row[p + 6 * n]))
+        out = carray(outputs, (p + 5 * n,))
+        out[:p] = bars[0]
+        out_rows = out[p:].reshape(5, n)
+        out_rows[0], out_rows[1], out_rows[2], out_rows[3], out_rows[4] = bars[1:]
 
     return native_pull_back
 

@@ -10,20 +10,17 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pmm_mcmc.diagnostics.reading import read
-from pmm_mcmc.diagnostics.table import BIASES, table_of
+from pmm_mcmc.diagnostics.reading import BIASES, read, table_of
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 
 __all__ = ["expectation"]
-
-_SAMPLE_DIMS = ("chain", "draw")
 
 
 def expectation(dt: Any, function: Callable[[xr.Dataset], Any]) -> pd.DataFrame:
     r"""Estimate the posterior expectation of a function of the parameters, corrected for bias and noise.
 
     The plain mean of the function over the draws has the sampler's bias and noise; the Stein correction
-    (:mod:`pmm_mcmc.diagnostics.stein`) removes the part of both that the gradients explain.  With
+    (:mod:`pmm_mcmc.diagnostics.control_variates`) removes the part of both that the gradients explain.  With
     regressors :math:`t_k` whose posterior expectation is zero, fitted to the function on other chains,
 
     .. math:: E\,f \approx \frac1n \sum_i \Big( f(x_i) - \sum_k \beta_k\, t_k(x_i) \Big) .
@@ -106,6 +103,7 @@ def expectation(dt: Any, function: Callable[[xr.Dataset], Any]) -> pd.DataFrame:
 
 
 def _checked(name: str, value: Any, posterior: xr.Dataset) -> xr.DataArray:
+    """Return a value by draw, with its name; raise an error where it is none."""
     if not isinstance(value, xr.DataArray):
         raise TypeError(
             f"function returned {_kind(value)} for {name!r}: must be a DataArray with dimensions chain and draw "
@@ -113,18 +111,14 @@ def _checked(name: str, value: Any, posterior: xr.Dataset) -> xr.DataArray:
         )
     if value.dtype.kind not in "biuf":
         raise TypeError(f"function returned dtype {value.dtype} for {name!r}: must be real numbers")
-    for dim in _SAMPLE_DIMS:
-        if dim not in value.dims:
+    for dim in ("chain", "draw"):
+        if dim not in value.dims or not np.array_equal(value[dim], posterior[dim]):
             raise ValueError(
-                f"function returned dimensions {value.dims} for {name!r}, without {dim!r}: must return the value at "
-                "each draw, not a mean over them (reduce other dimensions by name, as in p['x'].sum('x_dim_0'))"
+                f"function returned {dict(value.sizes)} for {name!r}: must return the value at each of the draws, "
+                f"{dict(posterior.sizes)}, in the order of {dim!r}, not a mean over them (reduce other dimensions by "
+                "name, as in p['x'].sum('x_dim_0'))"
             )
-        if not np.array_equal(value[dim].values, posterior[dim].values):
-            raise ValueError(
-                f"function returned {value.sizes[dim]} of {posterior.sizes[dim]} in dimension {dim!r} for {name!r}, or "
-                "in another order: must return the value at each draw of the posterior, in its order"
-            )
-    return value.reset_coords(drop=True).transpose(*_SAMPLE_DIMS, ...).rename(name)
+    return value.reset_coords(drop=True).transpose("chain", "draw", ...).rename(name)
 
 
 def _kind(value: Any) -> str:

@@ -11,8 +11,6 @@ with draws on both sides crosses one.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.spatial.distance import pdist, squareform
@@ -36,36 +34,22 @@ _SURE = 3
 _FEW = 6
 
 
-class _Points(NamedTuple):
-    """Positions ``(n, d)``, log densities ``(n,)`` and gradients ``(n, d)``."""
-
-    x: np.ndarray
-    lp: np.ndarray
-    gradient: np.ndarray
-
-    def take(self, indices: np.ndarray) -> _Points:
-        return _Points(*(array[indices] for array in self))
-
-    def followed_by(self, others: _Points) -> _Points:
-        return _Points(*map(np.concatenate, zip(self, others, strict=True)))
-
-
-def largest_jump(draws: np.ndarray, density: Density, rounding: float = 1e-10) -> tuple[float, int]:
-    """Return the size of the largest jump between draws ``(n, d)``, 0 if there is none, and the gradients spent.
+def largest_jump(draws: np.ndarray, density: Density, rounding: float = 1e-10) -> float:
+    """Return the size of the largest jump between draws ``(n, d)``, 0 if there is none.
 
     ``rounding`` is the relative rounding error of a log density.  Segments are left out where the log density is not
     finite, and jumps where it is lower than at any draw.
     """
     x = np.unique(draws, axis=0)
     if len(x) < 3 or not np.isfinite(x).all():
-        return 0.0, 0
+        return 0.0
     with np.errstate(all="ignore"):  # log densities that are not finite, or vast
-        points = _Points(x, *density(x))
+        points = _evaluated(x, density)
         sd = np.where(np.ptp(x, axis=0) > 0.0, x.std(axis=0), 1.0)
         edges = minimum_spanning_tree(squareform(pdist(x / sd))).tocoo()
-        start = points.take(edges.row)
-        end = points.take(edges.col)
-        error = np.full(len(start.lp), np.inf)
+        start = points[edges.row]
+        end = points[edges.col]
+        error = np.full(len(start), np.inf)
         persisted = np.zeros(len(error), int)  # halvings in a row that left the error as it was
         n_grad = len(x)
         for _ in range(_HALVINGS):
@@ -73,26 +57,32 @@ def largest_jump(draws: np.ndarray, density: Density, rounding: float = 1e-10) -
             sure = persisted[order] >= _SURE
             chosen = np.concatenate([order[sure][:_FEW], order[~sure]])[: max(_MOST_GRADIENTS - n_grad, 0)]
             if not chosen.size:
-                return 0.0, n_grad
-            middle_x = 0.5 * (start.x[chosen] + end.x[chosen])
-            middle = _Points(middle_x, *density(middle_x))
+                return 0.0
+            middle = _evaluated(0.5 * (start + end)[chosen, 1 : 1 + x.shape[1]], density)
             n_grad += len(chosen)
             # The first halves of the chosen segments, then the second ones.
-            start = start.take(chosen).followed_by(middle)
-            end = middle.followed_by(end.take(chosen))
+            start = np.concatenate([start[chosen], middle])
+            end = np.concatenate([middle, end[chosen]])
             halved_error = _trapezoidal_error(start, end)
             persists = halved_error > _PERSISTS * np.tile(error[chosen], 2)
             persisted = np.where(persists, np.tile(persisted[chosen], 2) + 1, 0)
-            left = halved_error > THRESHOLDS.jump + rounding * np.maximum(np.abs(start.lp), np.abs(end.lp))
-            start = start.take(left)
-            end = end.take(left)
+            left = halved_error > THRESHOLDS.jump + rounding * np.maximum(np.abs(start[:, 0]), np.abs(end[:, 0]))
+            start = start[left]
+            end = end[left]
             error = halved_error[left]
             persisted = persisted[left]
-        probable = np.maximum(start.lp, end.lp) >= points.lp.min()
-        return float(np.abs(end.lp - start.lp)[probable].max(initial=0.0)), n_grad
+        probable = np.maximum(start[:, 0], end[:, 0]) >= points[:, 0].min()
+        return float(np.abs(end[:, 0] - start[:, 0])[probable].max(initial=0.0))
 
 
-def _trapezoidal_error(start: _Points, end: _Points) -> np.ndarray:
+def _evaluated(x: np.ndarray, density: Density) -> np.ndarray:
+    """Return log densities, positions and gradients side by side: ``(n, 1 + 2 d)``."""
+    lp, gradient = density(x)
+    return np.column_stack([lp, x, gradient])
+
+
+def _trapezoidal_error(start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """Return the absolute errors ``(n,)`` of the trapezoidal rule on segments, NaN where something is not finite."""
-    by_gradients = 0.5 * ((start.gradient + end.gradient) * (end.x - start.x)).sum(axis=1)
-    return np.asarray(np.abs(end.lp - start.lp - by_gradients))
+    d = start.shape[1] // 2
+    gradients = (start + end)[:, 1 + d :]
+    return np.abs(end[:, 0] - start[:, 0] - 0.5 * (gradients * (end - start)[:, 1 : 1 + d]).sum(axis=1))

@@ -17,23 +17,17 @@ __all__ = ["evidence", "ladder_description", "restarts"]
 
 def restarts(run: Run) -> Reason | None:
     """Return a reason if too few chains came from the reference to the posterior, or to one of its modes."""
-    ladder = run.ladder
-    count = int(ladder["restarts"])
-    weight = _weights(ladder)
-    reached = ladder["mode_restarts"].values[: len(weight)]
-    if count < THRESHOLDS.restarts:
-        limit = THRESHOLDS.restarts
-        text = f"{count} chains came from the reference to the posterior, limit {limit}: weights of modes are open"
-        return Reason("ladder", text, MORE, None, float(count), limit)
-    if len(weight) > 1 and reached.min() < THRESHOLDS.restarts_of_mode:
+    weight = _weights(run.ladder)
+    reached = run.ladder["mode_restarts"].values[: len(weight)]
+    count = int(run.ladder["restarts"])
+    limit = THRESHOLDS.restarts
+    text = f"{count} chains came from the reference to the posterior, limit {limit}: weights of modes are open"
+    if count >= limit and len(weight) > 1:
         fewest = int(reached.argmin())
+        count = int(reached[fewest])
         limit = THRESHOLDS.restarts_of_mode
-        text = (
-            f"the mode of weight {weight[fewest]:.2g} was reached from the reference {int(reached[fewest])} times, "
-            f"limit {limit}"
-        )
-        return Reason("ladder", text, MORE, None, float(reached[fewest]), limit)
-    return None
+        text = f"the mode of weight {weight[fewest]:.2g} was reached from the reference {count} times, limit {limit}"
+    return Reason("ladder", text, MORE, None, float(count), limit) if count < limit else None
 
 
 def evidence(run: Run) -> Reason | None:

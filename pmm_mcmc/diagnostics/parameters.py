@@ -11,7 +11,7 @@ import xarray as xr
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
-__all__ = ["ROUNDING", "SLAB", "Parameters", "checked", "coordinate_of", "evenly_spaced", "labels_of"]
+__all__ = ["ROUNDING", "SLAB", "Parameters", "checked", "coordinate_of", "evenly_spaced"]
 
 # Bytes of parameters that are in memory together.
 SLAB = 2**23
@@ -22,37 +22,27 @@ _SAMPLE = ("chain", "draw")
 
 def checked(dt: Any) -> Any:
     """Return ``dt`` if it is a result of sampling, and raise an error with the remedy if not."""
-    kind = "None" if dt is None else type(dt).__name__
-    if hasattr(dt, "children"):
-        group = "posterior" if "posterior" in dt.children else "posterior_mean"
-        if group not in dt.children:
-            groups = f"the groups {', '.join(dt.children)}" if dt.children else "no groups"
-            raise ValueError(f"dt: has {groups}, and not 'posterior': pass the whole result of pmm.sample or pm.sample")
-        dims = _SAMPLE if group == "posterior" else _SAMPLE[:1]
-        for name, variable in dt[group].data_vars.items():
-            if not set(dims) <= set(variable.dims):
-                raise ValueError(
-                    f"dt: {name!r} in its posterior has dimensions {variable.dims}: must have 'chain' and 'draw', "
-                    "as az.from_dict names them"
-                )
-        if not all(dt[group].sizes.get(dim, 1) for dim in dims):
-            raise ValueError("dt: has no draws, as of a run that was stopped in warm-up; go on with pmm.extend(dt)")
-        return dt
-    remedy = "pass what pmm.sample or pm.sample returned, or pmm.open(...)"
-    if hasattr(dt, "groups") and hasattr(dt, "posterior"):
-        remedy = "az.convert_to_datatree(dt) makes one of it"
-    elif hasattr(dt, "data_vars") or hasattr(dt, "coords"):
-        remedy = "pass the whole result, not a group or a variable of it (of draws alone az.from_dict makes one)"
-    elif isinstance(dt, dict):
-        remedy = "az.from_dict({'posterior': ...}) makes one of draws (chain, draw, ...)"
-    raise TypeError(f"dt={kind}: must be a result of sampling, a DataTree; {remedy}")
-
-
-def labels_of(group: xr.Dataset) -> list[str]:
-    """Return ArviZ's labels of the scalars of a group, in the order of its variables."""
-    labeller = BaseLabeller()
-    every = xarray_sel_iter(group, skip_dims=set(_SAMPLE))
-    return [labeller.make_label_flat(name, selection, index) for name, selection, index in every]
+    if not hasattr(dt, "children"):
+        kind = "None" if dt is None else type(dt).__name__
+        raise TypeError(
+            f"dt={kind}: must be a result of sampling, a DataTree; pass what pmm.sample, pm.sample or pmm.open "
+            "returned, the whole result, not a group of it (az.from_dict({'posterior': ...}) makes one of draws, "
+            "az.convert_to_datatree(dt) of an InferenceData)"
+        )
+    group = "posterior" if "posterior" in dt.children else "posterior_mean"
+    if group not in dt.children:
+        groups = f"the groups {', '.join(dt.children)}" if dt.children else "no groups"
+        raise ValueError(f"dt: has {groups}, and not 'posterior': pass the whole result of pmm.sample or pm.sample")
+    dims = _SAMPLE if group == "posterior" else _SAMPLE[:1]
+    for name, variable in dt[group].data_vars.items():
+        if not set(dims) <= set(variable.dims):
+            raise ValueError(
+                f"dt: {name!r} in its posterior has dimensions {variable.dims}: must have 'chain' and 'draw', "
+                "as az.from_dict names them"
+            )
+    if not all(dt[group].sizes.get(dim, 1) for dim in dims):
+        raise ValueError("dt: has no draws, as of a run that was stopped in warm-up; go on with pmm.extend(dt)")
+    return dt
 
 
 class Parameters:
@@ -64,17 +54,23 @@ class Parameters:
     @cached_property
     def labels(self) -> list[str]:
         """Labels of all scalars, in the order of the variables."""
-        return labels_of(self._posterior)
+        scalars = xarray_sel_iter(self._posterior, skip_dims=set(_SAMPLE))
+        return [BaseLabeller().make_label_flat(name, selection, index) for name, selection, index in scalars]
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def draws_of(self, label: str) -> np.ndarray:
+        """Return the draws ``(chain, draw)`` of a parameter."""
+        ((_, values),) = self.slabs(np.array([self.labels.index(label)]))
+        return values[..., 0]
 
     def slabs(self, numbers: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield numbers of parameters with their draws ``(chain, draw, n)``: of all, or of those in ``numbers``."""
         wanted = np.ones(len(self), bool) if numbers is None else np.isin(np.arange(len(self)), numbers)
         blocks: list[tuple[np.ndarray, np.ndarray]] = []
-        for indices, values in self._pieces(wanted):
-            blocks.append((indices, values))
+        for block in self._pieces(wanted):
+            blocks.append(block)
             if sum(draws.nbytes for _, draws in blocks) >= SLAB:
                 yield _joined(blocks)
                 blocks = []
@@ -104,15 +100,8 @@ class Parameters:
                     values = values if chosen.all() else values[..., chosen]
                     yield indices[chosen], values.astype(float, copy=False)
 
-    def read(self, number: int) -> np.ndarray:
-        """Return the draws ``(chain, draw)`` of a parameter."""
-        ((_, values),) = self.slabs(np.array([number]))
-        return values[..., 0]
-
 
 def _joined(blocks: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    if len(blocks) == 1:
-        return blocks[0]
     return np.concatenate([indices for indices, _ in blocks]), np.concatenate([draws for _, draws in blocks], axis=-1)
 
 

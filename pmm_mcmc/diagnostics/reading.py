@@ -1,4 +1,4 @@
-"""A result as the checks of a verdict read it: its draws, gradients and groups, and figures that are computed once."""
+"""A result as the checks of a verdict read it: draws, gradients and groups, and a table of its parameters."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
-from scipy.special import gammaincinv
 
-from pmm_mcmc.diagnostics.folds import Folds
+from pmm_mcmc.diagnostics.control_variates import Folds, corrected, uncorrected
+from pmm_mcmc.diagnostics.convergence import convergence
 from pmm_mcmc.diagnostics.identity import fails_as_at_an_edge, identity_of, whitened_identity
-from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.parameters import Parameters, checked, coordinate_of
-from pmm_mcmc.diagnostics.table import selected, table_of
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
-from pmm_mcmc.diagnostics.unadjusted import biases_of
-from pmm_mcmc.warmup.other_modes import OTHER_MODES, OtherModes
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, poisson_limit
 from pmm_mcmc.warmup.stein_identity import Identity
-from pmm_mcmc.warmup.thresholds import THRESHOLDS as WARMUP
 
-__all__ = ["FINDINGS", "Run", "read"]
+__all__ = ["BIASES", "FINDINGS", "Run", "harmless", "read", "table_of", "two_errors"]
 
 # Attribute of a result: the findings of searches after the draws, as JSON: modes, jump and necks.
 FINDINGS = "findings"
+# Columns of ``pmm.summary(dt, kind="bias")``.
+BIASES = (
+    "mean", "mcse", "mean_cv", "mcse_cv", "bias", "bias_se", "bias_sd_units",
+    "sd", "sd_cv", "mcse_sd_cv", "bias_of_sd", "bias_of_sd_se", "unexplained",
+)  # fmt: skip
+# Relative differences up to which values are one constant: a diagonal of correlations is 1 to rounding.
+_ROUNDING = 32.0 * float(np.finfo(float).eps)
 
 
 @dataclass
@@ -37,7 +39,7 @@ class Run:
     Attributes
     ----------
     posterior
-        The parameters' draws, ``(chain, draw, ...)``.
+        The parameters' draws, ``(chain, draw, ...)``; the means of each chain if only moments were kept.
     stats
         The group ``sample_stats``, empty if there is none.
     ladder, equilibration
@@ -46,6 +48,8 @@ class Run:
         Unconstrained positions of the model; ``None`` without gradients.
     sampled_position, gradient
         Gradients, and the positions with respect to which they are taken: non-centred ones if the run has them.
+    sds
+        The standard deviations of each chain if only moments were kept.
     """
 
     posterior: xr.Dataset
@@ -55,8 +59,7 @@ class Run:
     position: Any = None
     gradient: Any = None
     sampled_position: Any = None
-
-    # -- what the result is ------------------------------------------------------------------------------------------
+    sds: Any = None
 
     @property
     def chains(self) -> int:
@@ -66,7 +69,7 @@ class Run:
     @property
     def draws(self) -> int:
         """Number of draws of each chain."""
-        return int(self.posterior.sizes["draw"])
+        return int(self.posterior.sizes["draw"] if self.sds is None else self.stats["draws"][0])
 
     @property
     def enough(self) -> bool:
@@ -77,18 +80,6 @@ class Run:
     def of_package(self) -> bool:
         """Whether a method of this package made the draws."""
         return "n_grad_total" in self.stats or "gradient" in self.stats or self.ladder is not None
-
-    @property
-    def transitions(self) -> int:
-        """Number of transitions of all chains, 0 where it is not known."""
-        if "steps_per_draw" in self.posterior.attrs:
-            return int(self.posterior.attrs["steps_per_draw"] * self.chains * self.draws)
-        return int(self.stats["steps_per_draw"].sum()) if "steps_per_draw" in self.stats else 0
-
-    @property
-    def has_gradients(self) -> bool:
-        """Whether the result holds gradients."""
-        return self.sampled_position is not None
 
     @property
     def adjusted(self) -> bool:
@@ -112,19 +103,6 @@ class Run:
         """Whether the log density jumps between draws."""
         return bool(self.findings.get("jump", 0.0))
 
-    @property
-    def other_modes(self) -> OtherModes | None:
-        """What the search for modes has met elsewhere; of a search by each chain, as in PyMC's loop, the heaviest."""
-        searches = []
-        if "modes" in self.findings:
-            searches = [OtherModes(*(self.findings["modes"][name] for name in OTHER_MODES))]
-        elif "other_modes" in self.stats:
-            last = [np.reshape(self.stats[name].values, (self.chains, -1))[:, -1].tolist() for name in OTHER_MODES]
-            searches = [OtherModes(*search) for search in zip(*last, strict=True)]
-        return max((each for each in searches if each.mass > 0.0), key=lambda each: each.mass, default=None)
-
-    # -- parameters --------------------------------------------------------------------------------------------------
-
     @cached_property
     def parameters(self) -> Parameters:
         """The parameters with their draws."""
@@ -133,88 +111,17 @@ class Run:
     @cached_property
     def table(self) -> pd.DataFrame:
         """Estimates of the parameters that a verdict judges."""
-        return table_of(self, selected(self))
-
-    @property
-    def means(self) -> str:
-        """Phrase for the means of the table."""
-        rows = len(self.table)
-        count = len(self.parameters)
-        return "all means" if rows == count else f"the {rows} of {count} means that were judged"
-
-    @cached_property
-    def r_hat(self) -> pd.Series:
-        """r_hat of each row of the table, nested for superchains, by its name; 1 of constants."""
-        values = self.table["r_hat"].rename("r_hat")
-        if self.chains > 1 and "superchains" in self.posterior.attrs:
-            tree = xr.DataTree.from_dict({"posterior": self.posterior})
-            values = nested_r_hat(tree).reindex(self.table.index).rename("nested r_hat")
-        # Replicas of a ladder start together, and forget by restarts, which are counted.
-        compared = (self.table["sd"] > 0.0) & (self.ladder is None)
-        return values.where(compared, 1.0)
-
-    @cached_property
-    def errors(self) -> pd.Series:
-        """Standard errors of plain means in standard deviations: ArviZ's or, if it is larger, that between chains.
-
-        That between a few chains is noisy: it counts only where it is larger than chance makes it for any parameter, or
-        where chains are too short for ArviZ's.
-        """
-        within = self.table["within"]
-        between = self.table["between"]
-        if self.chains == 1 or not len(self.table):
-            return within
-        degrees = self.chains - 1
-        chi_square = 2.0 * gammaincinv(0.5 * degrees, 1.0 - WARMUP.chance / len(self.table))
-        chance = np.sqrt(chi_square / degrees)
-        return within.where(~(between > chance * within) & within.notna(), between)
-
-    @cached_property
-    def errors_of_sd(self) -> pd.Series:
-        """Relative standard errors of standard deviations that gradients do not explain; else NaN.
-
-        They are also NaN of parameters whose tails may be too heavy for one: transformed ones, deterministics, and
-        children of hierarchies (those of a funnel are known by their scale).
-        """
-        error = self.table["mcse_sd_cv"] / self.table["sd_cv"].where(self.table["sd_cv"] > 0.0)
-        error = error.where(self.table["bias_of_sd"].isna() & (self.table["sd"] != 0.0))
-        if self.position is None:
-            return error * np.nan
-        moved = np.append((self.sampled_position != self.position).any(axis=(0, 1)), True)
-        for label in error.index[error > THRESHOLDS.mcse]:
-            if moved[coordinate_of(self.draws_of(label)[..., None], self.position)[0]]:
-                error[label] = np.nan
-        return error
-
-    @property
-    def harmless(self) -> int:
-        """Number of transitions that may be refused, or diverge, without harm.
-
-        Such a transition keeps a chain out of a region in which it would have stayed for about an autocorrelation time,
-        that is for one effective draw.  So the share of the posterior that is missing is about the number of these
-        transitions over that of effective draws, of the parameter that has fewest.  The limit allows for chance: one
-        event in a short run is no reason.
-        """
-        of_each = [1.0 / error**2 for error in self.errors if error > 0.0]
-        effective = min(of_each, default=float(self.chains * self.draws))
-        return _beyond_chance(effective)
-
-    @cached_property
-    def biases(self) -> pd.DataFrame:
-        """Biases of the rows of the table."""
-        return biases_of(self.table)
-
-    # -- gradients ---------------------------------------------------------------------------------------------------
+        return table_of(self, _selected(self)) if self.sds is None else _table_of_moments(self)
 
     @cached_property
     def identity(self) -> Identity | None:
         """Stein's identity of each coordinate, if there are gradients."""
-        return None if self.sampled_position is None else identity_of(self.sampled_position, self.gradient)
+        return None if self.gradient is None else identity_of(self.sampled_position, self.gradient)
 
     @cached_property
     def whitened_identity(self) -> Identity | None:
         """Stein's identity of whitened coordinates, where these can be had."""
-        return None if self.sampled_position is None else whitened_identity(self.sampled_position, self.gradient)
+        return None if self.gradient is None else whitened_identity(self.sampled_position, self.gradient)
 
     @property
     def identity_degrees(self) -> int:
@@ -240,22 +147,13 @@ class Run:
         """Whether Stein's identity can correct the draws."""
         # Where the density jumps, or may end, the identity lacks a boundary term.
         failures = int(self.stats["model_failures"].sum()) if "model_failures" in self.stats else 0
-        if not self.has_gradients or self.jumps or failures > _beyond_chance(self.chains * self.draws):
+        if self.gradient is None or self.jumps or failures > harmless(self.chains * self.draws):
             return False
         # A scale so small that non-centred coordinates overflow.
         return bool(np.isfinite(self.sampled_position).all()) and not self.has_edge
 
-    # -- names -------------------------------------------------------------------------------------------------------
-
-    def coordinate(self, number: int) -> str:
-        """Return the label of the parameter that a coordinate of the gradients is, or that correlates with it most."""
-        return self._closest(self.sampled_position, number)
-
-    def model_coordinate(self, number: int) -> str:
-        """Return the label of the parameter that a coordinate of the model is, or that correlates with it most."""
-        return self._closest(self.position, number)
-
-    def _closest(self, positions: np.ndarray, number: int) -> str:
+    def closest_parameter(self, positions: np.ndarray, number: int) -> str:
+        """Return the label of the parameter that a coordinate equals, or that correlates with it most."""
         x = positions[..., number]
         labels = self.parameters.labels
         best = ""
@@ -273,40 +171,13 @@ class Run:
                 closest = float(correlation.max())
         return best
 
-    def draws_of(self, label: str) -> np.ndarray:
-        """Return the draws ``(chain, draw)`` of a parameter."""
-        return self.parameters.read(self.parameters.labels.index(label))
-
-    def keep_apart(self, label: str) -> bool:
-        """Return whether the chains are in groups between which the draws of a parameter do not overlap."""
-        values = self.draws_of(label)
-        ordered = values[np.argsort(values.mean(axis=1))]
-        below = np.maximum.accumulate(ordered.max(axis=1))[:-1]
-        above = np.minimum.accumulate(ordered.min(axis=1)[::-1])[::-1][1:]
-        return bool((below < above).any())
-
-    def place(self, flags: np.ndarray) -> str:
-        """Return words for where the flagged draws ``(chain, draw)`` are, if their mean is 1 sd off that of all."""
-        if self.position is None or not flags.any():
-            return ""
-        sd = np.maximum(self.position.std(axis=(0, 1)), 1e-300)
-        offset = (self.position[flags].mean(axis=0) - self.position.mean(axis=(0, 1))) / sd
-        worst = int(np.argmax(np.abs(offset)))
-        if abs(offset[worst]) < 1.0:
-            return ""
-        side = "above" if offset[worst] > 0 else "below"
-        return f", most of all where {self.model_coordinate(worst)} is {abs(offset[worst]):.1f} sd {side} its mean"
-
-
-def _beyond_chance(draws: float) -> int:
-    """Return the number of transitions that may fail for so many draws, with chance."""
-    return poisson_limit(THRESHOLDS.unstable_rate * draws)
-
 
 def read(dt: Any) -> Run:
-    """Read a result of any sampler that kept its draws."""
+    """Read a result of any sampler."""
     checked(dt)
     groups = {name: dt[name] if name in dt.children else None for name in ("ladder", "equilibration")}
+    if "posterior_mean" in dt.children:
+        return Run(dt["posterior_mean"].dataset, dt["sample_stats_total"], sds=dt["posterior_sd"].dataset, **groups)
     run = Run(dt["posterior"].dataset, dt["sample_stats"] if "sample_stats" in dt.children else {}, **groups)
     if "gradient" in run.stats and "unconstrained" in run.stats and run.enough:
         sampled = "noncentred" if "noncentred" in run.stats else "unconstrained"
@@ -314,3 +185,133 @@ def read(dt: Any) -> Run:
         run.sampled_position = np.asarray(run.stats[sampled].values, dtype=float)
         run.gradient = np.asarray(run.stats["gradient"].values, dtype=float)
     return run
+
+
+def harmless(draws: float) -> int:
+    """Return the number of transitions that may fail without harm, for so many effective draws, with chance."""
+    return poisson_limit(THRESHOLDS.unstable_rate * draws)
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+def table_of(run: Run, numbers: np.ndarray | None = None) -> pd.DataFrame:
+    """Return a row for each parameter, or for those with these ``numbers``.
+
+    Columns are those of ``BIASES`` and of convergence: ``r_hat``, ``ess_bulk``, and ``within`` and ``between``, two
+    standard errors of the mean over the standard deviation of the draws: ArviZ's, and that between the chains.
+    """
+    numbers = np.arange(len(run.parameters)) if numbers is None else numbers
+    tables = [pd.DataFrame(_columns(run, values), index=indices) for indices, values in run.parameters.slabs(numbers)]
+    if not tables:
+        return pd.DataFrame(columns=[*BIASES, "r_hat", "ess_bulk", "within", "between"], dtype=float)
+    table = pd.concat(tables).loc[numbers]
+    table.index = pd.Index([run.parameters.labels[i] for i in numbers])
+    return table
+
+
+def two_errors(table: pd.DataFrame) -> pd.Series:
+    """Return two standard errors of corrected means in standard deviations; NaN where the bias is not measurable."""
+    moving = table[table["sd"] != 0.0]
+    return 2.0 * (moving["mcse_cv"] / moving["sd_cv"]).where(moving["bias"].notna())
+
+
+def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the columns of parameters with draws ``(chain, draw, p)``."""
+    chains = values.shape[0]
+    coordinate = coordinate_of(values, run.sampled_position)
+    with np.errstate(invalid="ignore"):
+        constant = np.ptp(values, axis=(0, 1)) <= _ROUNDING * np.abs(values[0, 0])
+    values = np.where(constant, values[:1, :1], values) if constant.any() else values
+    if run.correctable:
+        mean = corrected(values, run.folds, coordinate, unbiased=run.adjusted)
+        # Control variates of a variance are those of the deviation, along whose direction its square varies too.
+        variance = corrected((values - mean.value) ** 2, run.folds, coordinate, values, unbiased=run.adjusted)
+    else:
+        mean = uncorrected(values)
+        variance = uncorrected((values - mean.value) ** 2)
+    sd = np.sqrt(np.maximum(variance.value, 0.0))
+    twice_sd = np.maximum(2.0 * sd, 1e-300)  # by which errors of a variance are divided: the delta method
+    with np.errstate(invalid="ignore", divide="ignore"):  # the standard deviation of what is not finite
+        about_first = values - values[:1, :1]
+        plain_sd = about_first.std(axis=(0, 1))
+        converged = convergence(values)
+        moves = plain_sd > 0.0
+        between = np.zeros_like(plain_sd)
+        if chains > 1:
+            between = about_first.mean(axis=1).std(axis=0, ddof=1) / np.sqrt(chains)
+        return {
+            "mean": mean.plain,
+            "mcse": mean.plain_se,
+            "mean_cv": mean.value,
+            # Plain means are kept where the error between few batches is small, by chance too: ArviZ's may be larger.
+            "mcse_cv": np.where(mean.used, mean.se, np.fmax(mean.se, converged.mcse)),
+            "bias": mean.bias,
+            "bias_se": mean.bias_se,
+            "bias_sd_units": mean.bias / np.where(sd > 0.0, sd, np.nan),
+            "sd": plain_sd,
+            "sd_cv": np.where(variance.used, sd, plain_sd),
+            "mcse_sd_cv": variance.se / twice_sd,
+            "bias_of_sd": np.where(variance.used, plain_sd - sd, np.nan),
+            "bias_of_sd_se": variance.bias_se / twice_sd,
+            "unexplained": mean.unexplained,
+            "r_hat": np.where(moves, converged.r_hat, np.nan),
+            "ess_bulk": converged.ess_bulk,
+            "within": np.where(moves, converged.mcse / plain_sd, 0.0),
+            "between": np.where(moves, between / plain_sd, 0.0),
+        }
+
+
+def _table_of_moments(run: Run) -> pd.DataFrame:
+    r"""Return the columns that checks ask for of C chains, of which only moments of their n draws were kept.
+
+    With means :math:`\bar x_c` and unbiased variances :math:`s_c^2` of the chains,
+
+    .. math:: \widehat R = \sqrt{\frac{n - 1}{n} + \frac{\operatorname{var}_c \bar x_c}{\frac1C \sum_c s_c^2}},
+
+    neither split nor ranked: it does not see a drift that all chains share (Gelman and Rubin 1992).  Standard errors
+    are from the spread between the means of chains; one chain has none.  No bias is measured.
+    """
+    mean, sd = (
+        np.concatenate([values.values.reshape(run.chains, -1) for values in group.data_vars.values()], axis=1)
+        for group in (run.posterior, run.sds)
+    )
+    draws = np.float64(run.draws)
+    count = run.chains * draws
+    with np.errstate(all="ignore"):  # values that are not finite, constants, a single chain
+        about = mean - mean[:1]
+        total = np.sqrt((about.var(axis=0) + (sd**2).mean(axis=0)) * (count / (count - 1)))  # as ArviZ counts
+        total[total <= _ROUNDING * np.abs(mean[0])] = 0.0
+        between = about.var(axis=0, ddof=1) if run.chains > 1 else np.full(mean.shape[1], np.nan)
+        within = (sd**2).mean(axis=0) * draws / (draws - 1)
+        r_hat = np.sqrt((draws - 1) / draws + between / within)
+        error = np.sqrt(between / run.chains)
+        relative = np.where(total > 0.0, error / total, np.nan)
+    columns = {
+        "mean": mean[0] + about.mean(axis=0), "mcse": error, "mcse_cv": error, "sd": total, "sd_cv": total,
+        "r_hat": np.where(total > 0.0, r_hat, np.nan), "within": relative, "between": relative,
+    }  # fmt: skip
+    return pd.DataFrame(columns, index=run.parameters.labels).reindex(columns=[*BIASES, "r_hat", "within", "between"])
+
+
+def _selected(run: Run) -> np.ndarray:
+    """Return the numbers of the parameters that a verdict judges: all or, of very many, the most suspect.
+
+    The first ones, which are the free variables, are always judged.  Of the others, deterministics, those are judged
+    whose mean, or variance, has the largest standard errors between batches.
+    """
+    p = len(run.parameters)
+    always = THRESHOLDS.always_without_gradients
+    if run.position is not None:
+        always = max(THRESHOLDS.always_judged, 2 * run.position.shape[2])
+    if p <= always + 2 * THRESHOLDS.worst_judged:
+        return np.arange(p)
+    errors = np.zeros((2, p))
+    for indices, values in run.parameters.slabs():
+        with np.errstate(all="ignore"):
+            mean = uncorrected(values)
+            variance = uncorrected((values - mean.value) ** 2)
+            errors[:, indices] = mean.se / np.sqrt(variance.value), variance.se / variance.value
+    suspicion = np.nan_to_num(errors, nan=0.0, posinf=0.0)[:, always:]
+    worst = np.argsort(-suspicion, axis=1, kind="stable")[:, : THRESHOLDS.worst_judged] + always
+    return np.union1d(np.arange(always), worst)

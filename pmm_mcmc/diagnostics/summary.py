@@ -13,16 +13,12 @@ from arviz_stats import summary as arviz_summary
 from arviz_stats.base.stats_utils import round_num
 from arviz_stats.summary import SummaryDataFrame
 
-from pmm_mcmc.diagnostics.description import COLUMNS
-from pmm_mcmc.diagnostics.moments_summary import MomentsRun
 from pmm_mcmc.diagnostics.noncentred import WORDS
-from pmm_mcmc.diagnostics.parameters import Parameters, checked
-from pmm_mcmc.diagnostics.reading import read
-from pmm_mcmc.diagnostics.recent_tables import tables_of
-from pmm_mcmc.diagnostics.table import BIASES, table_of
-from pmm_mcmc.diagnostics.verdict import verdict
+from pmm_mcmc.diagnostics.parameters import Parameters
+from pmm_mcmc.diagnostics.reading import BIASES, Run, read, table_of
+from pmm_mcmc.diagnostics.verdict import COLUMNS, judge
 
-__all__ = ["bias_table", "full_table", "joined", "rounded", "summary", "with_numbers"]
+__all__ = ["bias_table", "rounded", "summary", "with_numbers"]
 
 _CORRECTED = ("mean_cv", "mcse_cv")
 _BIAS = ("bias", "bias_se")  # of unadjusted draws alone
@@ -37,8 +33,8 @@ def summary(
 ) -> pd.DataFrame:
     """Summarise a result: corrected means with their errors, beside ArviZ's convergence diagnostics.
 
-    A corrected mean (:mod:`pmm_mcmc.diagnostics.stein`) has a smaller error than the plain one, and of unadjusted draws
-    a smaller bias.
+    A corrected mean (:mod:`pmm_mcmc.diagnostics.control_variates`) has a smaller error than the plain one, and of
+    unadjusted draws a smaller bias.
 
     Parameters
     ----------
@@ -83,26 +79,27 @@ def summary(
     --------
     pmm_mcmc.verdict : The verdict alone.
     """
-    if "posterior_mean" in checked(dt).children:
-        return _of_moments(dt, {"var_names": var_names, **options})
+    run = read(dt)
+    if run.sds is not None:
+        return _of_moments(run, {"var_names": var_names, **options})
     selection = {name: options[name] for name in ("filter_vars", "coords") if name in options}
     labels = _labels(dt, var_names, **selection)
-    judgement = verdict(dt)
-    extra = _BIAS if tables_of(dt)["unadjusted"] else ()
+    sentence = judge(run).sentence
+    table = _rows(run, labels)
+    extra = _BIAS if run.unadjusted else ()
     if kind == "short":
         unknown = set(options) - set(selection)
         if unknown:
             raise ValueError(f"{min(unknown)}: goes with kind='all' or another kind of arviz.summary")
-        columns = [*_CORRECTED, "sd", *extra, "r_hat", "ess_bulk"]
-        out = rounded(full_table(dt, labels)[columns], round_to)
+        out = table[[*_CORRECTED, "sd", *extra, "r_hat", "ess_bulk"]]
     elif kind == "bias":
-        out = rounded(full_table(dt, labels)[list(BIASES)], round_to)
+        out = table[list(BIASES)]
     else:
-        columns_cv = full_table(dt, labels)[[*_CORRECTED, *extra]]
-        out = rounded(joined(with_numbers(dt), columns_cv, var_names=var_names, kind=kind, **options), round_to)
-    out.attrs["verdict"] = judgement.sentence
-    if WORDS in dt["posterior"].attrs:
-        out.attrs[WORDS] = dt["posterior"].attrs[WORDS]
+        out = _beside_arviz(run, table[[*_CORRECTED, *extra]], dt, var_names=var_names, kind=kind, **options)
+    out = rounded(out, round_to)
+    out.attrs["verdict"] = sentence
+    if WORDS in run.posterior.attrs:
+        out.attrs[WORDS] = run.posterior.attrs[WORDS]
     return out
 
 
@@ -159,17 +156,11 @@ def bias_table(dt: Any) -> pd.DataFrame:
     return table_of(read(dt))[list(BIASES)]
 
 
-def full_table(dt: Any, labels: list[str]) -> pd.DataFrame:
+def _rows(run: Run, labels: list[str]) -> pd.DataFrame:
     """Return all columns of some parameters; ``sd`` with ArviZ's divisor ``n - 1``."""
-    tables = tables_of(dt)
-    candidates = [tables[name] for name in ("selected", "table") if name in tables]
-    table = next((each for each in candidates if set(labels) <= set(each.index)), None)
-    if table is None:
-        table = table_of(read(dt))
-        tables["table"] = table
-    n = dt["posterior"].sizes["chain"] * dt["posterior"].sizes["draw"]
-    table = table.loc[labels]
-    return table.assign(sd=table["sd"] * np.sqrt(n / max(n - 1, 1)))
+    table = run.table if set(labels) <= set(run.table.index) else table_of(run)
+    n = run.chains * run.draws
+    return table.loc[labels].assign(sd=lambda rows: rows["sd"] * np.sqrt(n / max(n - 1, 1)))
 
 
 def _labels(dt: Any, var_names: Any, filter_vars: Any = None, coords: Any = None) -> list[str]:
@@ -188,14 +179,13 @@ def _labels(dt: Any, var_names: Any, filter_vars: Any = None, coords: Any = None
         raise ValueError(f"coords={coords!r}: the result has {present}") from None
 
 
-def joined(dt: Any, extra: pd.DataFrame, **options: Any) -> pd.DataFrame:
+def _beside_arviz(run: Run, columns: pd.DataFrame, dt: Any, **options: Any) -> pd.DataFrame:
     """Return ArviZ's summary with other columns beside it, and ``ess_per_grad`` if gradients were counted."""
     with np.errstate(all="ignore"):  # NumPy warns of the r_hat of constants
-        out = pd.DataFrame(arviz_summary(dt, **{"round_to": "none", **options}))
-    out[list(extra)] = extra.reindex(out.index)
-    if "ess_bulk" in out and "sample_stats" in dt.children and "n_grad_total" in dt["sample_stats"]:
-        gradients = float(dt["sample_stats"]["n_grad_total"].isel(draw=-1).sum())
-        out["ess_per_grad"] = out["ess_bulk"].astype(float) / gradients
+        out = pd.DataFrame(arviz_summary(with_numbers(dt), **{"round_to": "none", **options}))
+    out[list(columns)] = columns.reindex(out.index)
+    if "ess_bulk" in out and "n_grad_total" in run.stats:
+        out["ess_per_grad"] = out["ess_bulk"].astype(float) / float(run.stats["n_grad_total"].isel(draw=-1).sum())
     return out
 
 
@@ -206,13 +196,13 @@ def with_numbers(dt: Any) -> Any:
     return dt.assign({"posterior": xr.DataTree(posterior.assign(flags))}) if flags else dt
 
 
-def _of_moments(dt: Any, arguments: dict[str, Any]) -> pd.DataFrame:
+def _of_moments(run: Run, arguments: dict[str, Any]) -> pd.DataFrame:
     """Summarise a result of ``keep="moments"``."""
     unknown = [name for name, value in arguments.items() if value is not None]
     if unknown:
         raise ValueError(
             f"{unknown[0]}={arguments[unknown[0]]!r}: does not apply to a run that kept no draws; leave it out"
         )
-    out = Summary(MomentsRun(dt).moments)
-    out.attrs["verdict"] = verdict(dt).sentence
+    out = Summary(run.table[["mean", "sd", "mcse", "r_hat"]].rename(columns={"mcse": "mcse_mean"}))
+    out.attrs["verdict"] = judge(run).sentence
     return out

@@ -39,7 +39,8 @@ def choice(*choices: Any) -> Callable[[str, Any], Any]:
 
     def check(name: str, value: Any) -> Any:
         if isinstance(value, bool | np.bool_) or not any(type(value) is type(c) and value == c for c in choices):
-            raise ValueError(f"{name}={value!r}: must be {' or '.join(map(repr, choices))}")
+            names = ", ".join(map(repr, choices))
+            raise ValueError(f"{name}={value!r}: must be {' or '.join(names.rsplit(', ', 1))}")
         return value
 
     return check

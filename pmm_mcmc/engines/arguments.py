@@ -42,8 +42,9 @@ class MethodArguments:
     automatic: bool = field(default=False, compare=False, repr=False)  # scheme="auto" was requested
 
     @classmethod
-    def checked(cls, method: str, *, dynamics: Any, **values: Any) -> MethodArguments:
+    def checked(cls, method: str, **values: Any) -> MethodArguments:
         """Check everything that can be checked without a model; arguments that are left out have their defaults."""
+        dynamics = values.pop("dynamics", METHODS[method].dynamics[0])
         choice(*METHODS[method].dynamics)("dynamics", dynamics)
         arguments = cls(method, dynamics, **{name: CHECKS[name](name, value) for name, value in values.items()})
         if arguments.midpoint == "importance" and arguments.option == 1:

@@ -10,7 +10,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.mixture import mixture_density, path_numbers
-from pmm_mcmc.model.outputs import double_precision
+from pmm_mcmc.model.outputs import is_length, jax_function
 from pmm_mcmc.model.tempered import width_of
 from pmm_mcmc.model.user_density import LogDensity, check_ndim
 
@@ -66,8 +66,6 @@ class JaxDensity(LogDensity):
         self.width = self.structure.width
         self.engines: dict[Any, Any] = {}  # compiled engines, for later runs
         self._fn: Callable[[Any], Any] | None = None
-        self._children: dict[str, Any] = {}
-        self._noncentred: dict[Any, JaxDensity] = {}
         self._path: JaxDensity | None = None
 
     @classmethod
@@ -88,29 +86,17 @@ class JaxDensity(LogDensity):
         checked = {} if children is None else checked_children(children, int(ndim))
         density = cls(jax.value_and_grad(fn), int(ndim), lambda density_parameters: [])
         density._fn = fn
-        density._children = checked
+        density.children = checked
         return density
 
-    def noncentred(self, choices: Mapping[str, str] | None) -> JaxDensity:
-        """Return the density with its children non-centred by the ``choices``, or this one for None.
+    def _composed(self, fixed: Mapping[str, bool]) -> LogDensity:
+        assert self._fn is not None
+        evaluate, structure = compose_functions(self._fn, self.d, self.children, fixed)
 
-        The same choices return the same object, with its compiled functions.
-        """
-        if choices is None or not self._children:
-            super().noncentred(choices)
-            return self
-        key = tuple(sorted(choices.items()))
-        if key not in self._noncentred:
-            composed = compose_functions(self._fn, self.d, self._children, choices)  # type: ignore[arg-type]
-            if composed is None:
-                return self
-            evaluate, structure = composed
+        def data(density_parameters: np.ndarray | None) -> list[np.ndarray]:
+            return [structure.initial_noncentring() if density_parameters is None else density_parameters]
 
-            def data(density_parameters: np.ndarray | None) -> list[np.ndarray]:
-                return [structure.initial_noncentring() if density_parameters is None else density_parameters]
-
-            self._noncentred[key] = self._derived(JaxDensity(evaluate, self.d, data, structure=structure))
-        return self._noncentred[key]
+        return self._derived(JaxDensity(evaluate, self.d, data, structure=structure))
 
     def tempered(self) -> JaxDensity:
         """Return the path to this density from a mixture of Gaussians: see :mod:`pmm_mcmc.model.tempered`."""
@@ -185,44 +171,36 @@ class _GraphFunction:
     def __init__(self, density: Any):
         self._density = density
         self._dtype = np.dtype(density.flat.dtype)
-        double = self._compiled(single=False)
-        self._shared = double.get_shared()
-        # Shared integers are lengths, which must be known when the function is traced; other data are passed.
-        self._is_length = [s.type.ndim == 0 and s.type.dtype.startswith(("int", "uint")) for s in self._shared]
-        # The traceable function of a compiled one has no public name.
-        self._functions = {False: double.vm.jit_fn.__wrapped__}
-
-    def _compiled(self, single: bool) -> Any:
-        import pytensor
-
-        flat, outputs = self._density.graph
-        # Compilation moves constants to the device, in the current precision.
-        with double_precision(), jax.enable_x64(not single), jax.ensure_compile_time_eval():
-            # Constants may be in double precision, where single was requested.
-            warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
-            return pytensor.function([flat], outputs, mode="JAX", trust_input=True, on_unused_input="ignore")
+        self._graph = density.graph
+        double, self._shared = jax_function(*self._graph)
+        self._is_length = [is_length(shared.get_value(borrow=True)) for shared in self._shared]
+        self._functions = {False: double}
 
     def lengths(self) -> tuple[int, ...]:
         """Return the lengths of the model's mutable dimensions."""
-        pairs = zip(self._shared, self._is_length, strict=True)
-        return tuple(int(shared.get_value(borrow=True)) for shared, is_length in pairs if is_length)
+        return tuple(int(shared.get_value(borrow=True)) for shared, fixed in self._inputs() if fixed)
 
     def data(self, density_parameters: np.ndarray | None) -> list[np.ndarray]:
         """Return the model's current data and the density's parameters, None for their initial values."""
         arrays = []
-        for shared, is_length in zip(self._shared, self._is_length, strict=True):
-            if not is_length:
+        for shared, fixed in self._inputs():
+            if not fixed:
                 is_parameters = shared is self._density.density_parameters and density_parameters is not None
                 arrays.append(np.asarray(density_parameters if is_parameters else shared.get_value(borrow=True)))
         return arrays
+
+    def _inputs(self) -> Any:
+        """Return each shared variable, and whether it is a length, which must be known when JAX traces."""
+        return zip(self._shared, self._is_length, strict=True)
 
     def __call__(self, x: Any, *data: Any) -> tuple[Any, Any]:
         """Return log density and evaluation at one position, for JAX to trace in its current precision."""
         single = not jax.config.values["jax_enable_x64"]
         if single not in self._functions:
-            self._functions[single] = self._compiled(single).vm.jit_fn.__wrapped__
+            flat, outputs = self._graph
+            self._functions[single], _ = jax_function(flat, outputs, single)
         lengths = iter(self.lengths())
         arrays = iter(data)
-        inputs = [next(lengths) if is_length else next(arrays) for is_length in self._is_length]
+        inputs = [next(lengths) if fixed else next(arrays) for fixed in self._is_length]
         lp, evaluation = self._functions[single](x.astype(self._dtype) if self._dtype == np.float32 else x, *inputs)
         return lp, evaluation

@@ -17,7 +17,7 @@ import numpy as np
 from pmm_mcmc.coordinates import elementwise
 from pmm_mcmc.coordinates.child import Child, parameter_slices
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.model.children import in_order, not_centred
+from pmm_mcmc.model.children import in_order
 
 __all__ = ["Children", "checked_children", "compose_functions"]
 
@@ -98,15 +98,16 @@ def _ordered(children: dict[str, tuple[slice, Any, Any]], d: int) -> dict[str, t
 
 
 def compose_functions(
-    fn: Callable[[Any], Any], d: int, children: dict[str, tuple[slice, Any, Any]], choices: Mapping[str, str]
-) -> tuple[Callable[[Any, Any], tuple[Any, Any]], Structure] | None:
-    """Return log density and evaluation as a function of ``z`` and ``noncentring``, and the structure; or None."""
-    noncentred = [
-        Child(name, "elementwise", children[name][0].start, (children[name][0].stop - children[name][0].start,), fixed)
-        for name, fixed in not_centred(children, choices).items()
-    ]
-    if not noncentred:
-        return None
+    fn: Callable[[Any], Any], d: int, children: Children, fixed: Mapping[str, bool]
+) -> tuple[Callable[[Any, Any], tuple[Any, Any]], Structure]:
+    """Return log density and evaluation as a function of ``z`` and ``noncentring``, and the structure.
+
+    ``fixed`` says which children are non-centred, and whether fully so.
+    """
+    noncentred = []
+    for name, is_fixed in fixed.items():
+        at = children[name][0]
+        noncentred.append(Child(name, "elementwise", at.start, (at.stop - at.start,), is_fixed))
     laws = [children[child.name][1:] for child in noncentred]
     slices = parameter_slices(noncentred)
     free = np.setdiff1d(np.arange(d), np.concatenate([np.arange(d)[child.at] for child in noncentred]))

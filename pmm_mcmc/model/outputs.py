@@ -28,7 +28,7 @@ from pmm_mcmc.model.interpreted import batched_function, in_numpy, python_functi
 from pmm_mcmc.model.products import numba_mode
 from pmm_mcmc.model.result_tree import in_blocks
 
-__all__ = ["CompiledOutputs", "ManyDraws", "double_precision"]
+__all__ = ["ManyDraws", "is_length", "jax_function"]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -75,7 +75,7 @@ class _Loop:
 
 
 @contextmanager
-def double_precision() -> Iterator[None]:
+def _double_precision() -> Iterator[None]:
     """Run JAX in double precision, and restore the user's choice afterwards.
 
     pytensor changes it for the whole process when its JAX backend is first imported.
@@ -93,6 +93,23 @@ def double_precision() -> Iterator[None]:
             jax.config.update("jax_enable_x64", chosen)
 
 
+def jax_function(flat: Any, outputs: list[Any], single: bool = False) -> tuple[Any, list[Any]]:
+    """Return graphs as a function of a position and of shared data, for JAX to trace, and the shared variables."""
+    import jax
+
+    # Compilation moves constants to the device, in the current precision, in which they may have to be rounded.
+    with _double_precision(), jax.enable_x64(not single), jax.ensure_compile_time_eval():
+        warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
+        compiled = pytensor.function([flat], outputs, mode="JAX", trust_input=True, on_unused_input="ignore")
+    # The function without its own jit, under which sizes would be traced, has no public name.
+    return compiled.vm.jit_fn.__wrapped__, compiled.get_shared()
+
+
+def is_length(value: Any) -> bool:
+    """Whether data are a length of a mutable dimension: a shared integer, which JAX must know when it traces."""
+    return np.ndim(value) == 0 and np.issubdtype(np.asarray(value).dtype, np.integer)
+
+
 class _Jax:
     """The graph under ``jax.vmap``.
 
@@ -107,11 +124,7 @@ class _Jax:
     def __init__(self, flat: Any, outputs: list[Any]):
         import jax
 
-        with double_precision():
-            compiled = pytensor.function([flat], outputs, mode="JAX", trust_input=True, on_unused_input="ignore")
-        # The function without its own jit, under which sizes would be traced.
-        of_one = getattr(compiled.vm.jit_fn, "__wrapped__", compiled.vm.jit_fn)
-        self._shared = compiled.get_shared()
+        of_one, self._shared = jax_function(flat, outputs)
         self._data: list[np.ndarray] = []
         self._on_device: list[Any] = []
         self.traces = 0
@@ -127,64 +140,73 @@ class _Jax:
         import jax
 
         data = [shared.get_value(borrow=True) for shared in self._shared]
-        with double_precision():
+        with _double_precision():
             if len(self._data) != len(data) or any(new is not old for new, old in zip(data, self._data, strict=True)):
                 self._on_device = [jax.device_put(np.asarray(value)) for value in data]
                 self._data = data
-            # Lengths of mutable dimensions are shared integers, which JAX must know when it traces.
-            sizes = tuple(
-                (i, int(value))
-                for i, value in enumerate(data)
-                if np.ndim(value) == 0 and np.issubdtype(np.asarray(value).dtype, np.integer)
-            )
+            sizes = tuple((i, int(value)) for i, value in enumerate(data) if is_length(value))
             return [np.asarray(values) for values in self._batched(block, sizes, self._on_device)]
 
 
-class CompiledOutputs:
-    """Outputs of a graph, by name, compiled for one draw and for many.
+class ManyDraws:
+    """Outputs of a graph, by name, at many flat positions: in blocks of a fixed number of draws, compiled once.
 
     ``flat`` is the input of the graphs, a position; ``backend`` is ``"jax"``, or ``"numba"`` for evaluation without
     JAX; ``start`` is a position for trial evaluations.
+
+    Attributes
+    ----------
+    rows : int
+        Draws of a block.
     """
 
     def __init__(self, flat: Any, outputs: Mapping[str, Any], backend: str, start: np.ndarray):
-        self.names = list(outputs)
-        self.dtype = np.dtype(flat.dtype)
+        self._names = list(outputs)
+        self._dtype = np.dtype(flat.dtype)
         self._graphs = list(outputs.values())
         self._flat = flat
-        self._bytes_of_position = start.size * self.dtype.itemsize
         self._single = python_function([flat], in_numpy(self._graphs), keep=True)
-        self.of_one(start)
-        self.of_block = self._compiled(backend, start.astype(self.dtype))
+        self.measure(start)
+        self.of_block = self._compiled(backend, start.astype(self._dtype))
+
+    def measure(self, start: np.ndarray) -> None:
+        """Look at one draw with the present data, which may have changed shapes, and at the memory that it takes."""
+        self._of_one = dict(zip(self._names, self._one(start), strict=True))
+        cells = self._single.vm.storage_map.items()
+        memory = sum(getattr(cell[0], "nbytes", 0) for variable, cell in cells if variable.owner is not None)
+        memory = max(memory, start.size * self._dtype.itemsize, 1)
+        self.rows = min(_MOST_ROWS, 2 ** int(np.log2(max(_MOST_BYTES // memory, 1))))
+
+    @property
+    def traces(self) -> int:
+        """Number of times that JAX has traced the outputs."""
+        return getattr(self.of_block, "traces", 0)
+
+    def __call__(self, position: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the outputs ``(chain, n, *shape)`` at positions ``(chain, n, d)``."""
+        flat = np.asarray(position, dtype=self._dtype)
+        return in_blocks(self.of_block, flat, self._of_one, self.rows, self.of_block.pads)
 
     def _compiled(self, backend: str, start: np.ndarray) -> _Vectorised | _Loop | _Jax:
-        rows = self.rows()
         if backend == "jax":
             try:
                 batched = _Jax(self._flat, self._graphs)
-                batched(np.repeat(start[None, :], rows, axis=0))
+                batched(np.repeat(start[None, :], self.rows, axis=0))
                 return batched
             except (NotImplementedError, TypeError, IndexError) as error:  # operations, or shapes that depend on values
                 _log.debug("JAX cannot compute what is derived from the draws; NumPy does: %s", error)
         try:
             vectorised = _Vectorised(self._flat, in_numpy(self._graphs))
-            if self._agree(vectorised, start) and _same_in_any_place(vectorised, start, rows):
+            if self._agree(vectorised, start) and _same_in_any_place(vectorised, start, self.rows):
                 return vectorised
         except (NotImplementedError, TypeError, ValueError) as error:
             _log.debug("not vectorised: %s", error)
         return _Loop(self._flat, self._graphs)
 
-    def of_one(self, x: np.ndarray) -> list[np.ndarray]:
+    def _one(self, x: np.ndarray) -> list[np.ndarray]:
         """Return the outputs of one draw."""
         with np.errstate(all="ignore"):
-            return [np.array(value) for value in self._single(x.astype(self.dtype))]
-
-    def rows(self) -> int:
-        """Return the number of draws in a block, from the memory that the last call of :meth:`of_one` needed."""
-        cells = self._single.vm.storage_map.items()
-        memory = sum(getattr(cell[0], "nbytes", 0) for variable, cell in cells if variable.owner is not None)
-        memory = max(memory, self._bytes_of_position, 1)
-        return min(_MOST_ROWS, 2 ** int(np.log2(max(_MOST_BYTES // memory, 1))))
+            return [np.array(value) for value in self._single(x.astype(self._dtype))]
 
     def _agree(self, batched: _Vectorised, start: np.ndarray) -> bool:
         """Return whether a block of two draws gives the values of each alone: some operations vectorise wrongly."""
@@ -194,7 +216,7 @@ class CompiledOutputs:
             values.shape == (2, *one.shape)
             and np.allclose(values[i], one, rtol=np.sqrt(np.finfo(start.dtype).eps), equal_nan=True)
             for i in range(2)
-            for values, one in zip(of_block, self.of_one(block[i]), strict=True)
+            for values, one in zip(of_block, self._one(block[i]), strict=True)
         )
 
 
@@ -210,30 +232,3 @@ def _same_in_any_place(batched: Callable[[np.ndarray], list[np.ndarray]], start:
         if any(one[order].tobytes() != new.tobytes() for one, new in zip(values, again, strict=True)):
             return False
     return True
-
-
-class ManyDraws:
-    """Outputs of a model at many flat positions, computed in blocks of a fixed number of draws: nothing is recompiled.
-
-    Attributes
-    ----------
-    rows : int
-        Draws of a block.
-    """
-
-    def __init__(self, compiled: CompiledOutputs, start: np.ndarray):
-        self._compiled = compiled
-        # Data may have changed shapes since the outputs were compiled.
-        self._of_one = dict(zip(compiled.names, compiled.of_one(start), strict=True))
-        self.rows = compiled.rows()
-
-    @property
-    def traces(self) -> int:
-        """Number of times that JAX has traced the outputs."""
-        return getattr(self._compiled.of_block, "traces", 0)
-
-    def __call__(self, position: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the outputs ``(chain, n, *shape)`` at positions ``(chain, n, d)``."""
-        of_block = self._compiled.of_block
-        flat = np.asarray(position, dtype=self._compiled.dtype)
-        return in_blocks(of_block, flat, self._of_one, self.rows, of_block.pads)

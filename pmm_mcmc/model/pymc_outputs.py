@@ -25,7 +25,7 @@ from pytensor.tensor.random.type import RandomType
 from pmm_mcmc.model.building import building
 from pmm_mcmc.model.initial_points import flat_position
 from pmm_mcmc.model.model_cache import model_cache, state_of
-from pmm_mcmc.model.outputs import CompiledOutputs, ManyDraws
+from pmm_mcmc.model.outputs import ManyDraws
 from pmm_mcmc.model.pymc_density import flat_layout
 from pmm_mcmc.model.result_tree import ResultTree, flat_names
 
@@ -65,7 +65,7 @@ def many_draws(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], back
     point = {name: np.asarray(value) for name, value in point.items()}
     key = backend, state_of(model, vars), flat_layout(vars, point), model.check_bounds
     start = flat_position(point, vars)
-    compiled: dict[tuple, CompiledOutputs] = model_cache(model, "outputs")
+    compiled: dict[tuple, ManyDraws] = model_cache(model, "outputs")
     if key not in compiled:
         outputs = outputs_of(model)
         joined, flat = join_nonshared_inputs(point=point, outputs=list(outputs.values()), inputs=list(vars))
@@ -75,8 +75,10 @@ def many_draws(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], back
         # Inner graphs are not compiled: compiled ones may work in place, and could not be inlined later.
         with building():
             graphs = rewrite_graph(joined, include=include, exclude=("compile_inner_graph",), clone=True)
-        compiled[key] = CompiledOutputs(flat, dict(zip(outputs, graphs, strict=True)), backend, start)
-    return ManyDraws(compiled[key], start)
+        compiled[key] = ManyDraws(flat, dict(zip(outputs, graphs, strict=True)), backend, start)
+    else:
+        compiled[key].measure(start)
+    return compiled[key]
 
 
 def model_layout(

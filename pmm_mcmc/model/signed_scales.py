@@ -22,7 +22,7 @@ Two kinds of scales keep their logarithms, by the measurements of ``benchmarks/h
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -47,82 +47,58 @@ def signed_scales(model: pm.Model, hierarchy: Hierarchy, log_density: Callable[[
     ``log_density`` compiles the model's with its gradient, a function of ``x``; it is called only where a correlation
     may have a sign, or offsets.
     """
-    signed, flips = _of_children(model, hierarchy, log_density)
-    owner = _of_offsets(model, hierarchy, log_density)
+    parents = {var for child in hierarchy.children for var in child.parents}
+    candidates = _candidates(model, hierarchy)
+    signed, flips = _of_children(hierarchy, [group for _, _, group in candidates], log_density)
+    owner = _of_offsets(hierarchy, [group for _, value, group in candidates if value not in parents], log_density)
     if (owner >= 0).any():
         scales = np.unique(owner[owner >= 0])
         flips[owner >= 0, 0] = owner[owner >= 0]
         flips[scales, 0] = scales
         signed = np.union1d(signed, scales)
-    parents = {var for child in hierarchy.children for var in child.parents}
-    by_hand = [
-        rv.name
-        for rv in model.free_RVs
-        if (value := model.rvs_to_values[rv]) not in parents and np.isin(hierarchy.indices(value), signed).any()
-    ]
+    by_hand = [name for name, value, group in candidates if value not in parents and np.isin(group, signed).any()]
     return Signs(signed, flips, by_hand)
 
 
-def _candidates(model: pm.Model, hierarchy: Hierarchy) -> list[np.ndarray]:
-    """Return the coordinates, a variable each, of logarithms of scales whose density at 0 is symmetric or flat."""
+def _candidates(model: pm.Model, hierarchy: Hierarchy) -> list[tuple[str, Any, np.ndarray]]:
+    """Return variables that are scales whose density at 0 is symmetric or flat, with coordinates of the logarithms."""
     groups = []
     children = {child.value for child in hierarchy.children}
     for rv in model.free_RVs:
         value = model.rvs_to_values[rv]
         if value in hierarchy.factors:
             if type(rv.owner.inputs[-1].owner.op).__name__ in SIGNED:
-                groups.append(hierarchy.factors[value].scales)
+                groups.append((rv.name, value, hierarchy.factors[value].scales))
         elif value not in children and type(rv.owner.op).__name__ in SIGNED:
             if type(model.rvs_to_transforms[rv]).__name__ == "LogTransform":
-                groups.append(hierarchy.indices(value))
+                groups.append((rv.name, value, hierarchy.indices(value)))
     return groups
 
 
 # -- scales of children ------------------------------------------------------------------------------------------------
 
 
-class _Group(NamedTuple):
-    """Scales of one variable that may have a sign.
-
-    Attributes
-    ----------
-    signed
-        Coordinates of their logarithms.
-    owners
-        For each child and each of its scales (of groups and vectors: each row of the root of the covariance), the
-        coordinate of the logarithm that it is proportional to, near 0, or -1.
-    """
-
-    signed: np.ndarray
-    owners: list[np.ndarray]
-
-    @property
-    def scaled(self) -> np.ndarray:
-        """Whether each scale of all children is proportional to one of these."""
-        return np.concatenate(self.owners) >= 0
-
-
 def _of_children(
-    model: pm.Model, hierarchy: Hierarchy, log_density: Callable[[], Any]
+    hierarchy: Hierarchy, candidates: list[np.ndarray], log_density: Callable[[], Any]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the signed scales of children ``(k,)``, and the two whose signs each coordinate has ``(d, 2)``, or -1."""
-    groups = [
-        _Group(signed, owners) for signed in _candidates(model, hierarchy) if (owners := _owners(signed, hierarchy))
-    ]
-    count = np.sum([group.scaled for group in groups], axis=0)
+    groups = [(signed, owners) for signed in candidates if (owners := _owners(signed, hierarchy))]
+    scaled = [np.concatenate(owners) >= 0 for _, owners in groups]
+    count = np.sum(scaled, axis=0)
     # Where an element has two scales, it has a product.
-    groups = [group for group in groups if group.scaled.any() and not (count[group.scaled] > 1).any()]
+    groups = [
+        group for group, by_it in zip(groups, scaled, strict=True) if by_it.any() and not (count[by_it] > 1).any()
+    ]
     while groups:
-        owners = [np.max(of_child, axis=0) for of_child in zip(*(group.owners for group in groups), strict=True)]
-        signed = np.concatenate([group.signed for group in groups])
-        flips = _flips_of_correlations(hierarchy, owners, signed)
-        refused = _refused(hierarchy, owners, signed, flips, log_density)
+        owners = [np.max(of_child, axis=0) for of_child in zip(*(owners for _, owners in groups), strict=True)]
+        signed = np.concatenate([signed for signed, _ in groups])
+        flips, refused = _with_correlations(hierarchy, owners, signed, log_density)
         if not refused:
             for child, owner in zip(hierarchy.children, owners, strict=True):
                 indices = hierarchy.indices(child.value)
                 flips[indices, 0] = np.resize(owner, len(indices))
             return np.sort(signed), flips
-        groups = [group for group in groups if not refused & set(group.signed.tolist())]
+        groups = [group for group in groups if not refused & set(group[0].tolist())]
     return np.zeros(0, dtype=int), np.full((len(hierarchy.start), 2), -1)
 
 
@@ -132,7 +108,11 @@ def _root(L: Any) -> np.ndarray:
 
 
 def _owners(signed: np.ndarray, hierarchy: Hierarchy) -> list[np.ndarray]:
-    """Return :attr:`_Group.owners`; nothing where a scale vanishes in another way, or the sign would matter."""
+    """Return for each child and each of its scales the coordinate of the logarithm that it is proportional to, or -1.
+
+    The scales of groups and vectors are rows of the root of the covariance.  Proportional is near 0; nothing is
+    returned where a scale vanishes in another way, or the sign would matter.
+    """
     shift = np.random.default_rng(0).uniform(0.2, 1.0, size=(2, len(signed)))
     p = np.repeat(hierarchy.start[None, :], 3, axis=0)
     p[:, signed] = _NECK
@@ -158,10 +138,14 @@ def _owners(signed: np.ndarray, hierarchy: Hierarchy) -> list[np.ndarray]:
     return owners
 
 
-def _possible_correlations(
-    hierarchy: Hierarchy, owners: list[np.ndarray], signed: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return coordinates that may be correlations of rows with different scales, and a position where none is 0."""
+def _with_correlations(
+    hierarchy: Hierarchy, owners: list[np.ndarray], signed: np.ndarray, log_density: Callable[[], Any]
+) -> tuple[np.ndarray, set[int]]:
+    """Return the two scales whose signs each coordinate has ``(d, 2)``, or -1, children aside; and those refused.
+
+    A correlation is a coordinate that changes the sign of one element of a root, and nothing else, with its own.  A
+    scale is refused whose sign is not undone by the signs of its rows: those of its correlations matter.
+    """
     mixed = [
         child.parents
         for child, owner in zip(hierarchy.children, owners, strict=True)
@@ -169,17 +153,8 @@ def _possible_correlations(
     ]
     indices = {i for var in set().union(*mixed) for i in hierarchy.indices(var).tolist()}
     coordinates = np.array(sorted(indices - set(signed.tolist())), dtype=int)
-    start = hierarchy.start.copy()
+    start = hierarchy.start.copy()  # with no correlation that is 0
     start[coordinates] += np.random.default_rng(2).uniform(0.2, 1.0, len(coordinates))
-    return coordinates, start
-
-
-def _flips_of_correlations(hierarchy: Hierarchy, owners: list[np.ndarray], signed: np.ndarray) -> np.ndarray:
-    """Return the two scales whose signs each signed scale and each correlation has ``(d, 2)``, or -1.
-
-    A correlation is a coordinate that changes the sign of one element of a root, and nothing else, with its own.
-    """
-    coordinates, start = _possible_correlations(hierarchy, owners, signed)
     d = len(start)
     flips = np.full((d, 2), -1)
     flips[signed, 0] = signed
@@ -193,20 +168,8 @@ def _flips_of_correlations(hierarchy: Hierarchy, owners: list[np.ndarray], signe
             i, j = np.argwhere(~same[k])[0]
             if owner[i] != owner[j]:
                 flips[coordinates[k]] = owner[i], owner[j]
-    return flips
-
-
-def _refused(
-    hierarchy: Hierarchy,
-    owners: list[np.ndarray],
-    signed: np.ndarray,
-    flips: np.ndarray,
-    log_density: Callable[[], Any],
-) -> set[int]:
-    """Return the scales whose sign is not undone by the signs of their rows: those of their correlations matter."""
-    coordinates, start = _possible_correlations(hierarchy, owners, signed)
     # A row for each signed scale, in which its correlations have the other sign.
-    turned = np.isin(np.arange(len(start)), coordinates) & ((flips == signed[:, None, None]).sum(axis=2) == 1)
+    turned = np.isin(np.arange(d), coordinates) & ((flips == signed[:, None, None]).sum(axis=2) == 1)
     p = np.concatenate([start[None], np.where(turned, -start, start)])
     good = np.ones(len(signed), dtype=bool)
     for (mu, L), owner in zip(hierarchy.scales(p), owners, strict=True):
@@ -224,24 +187,19 @@ def _refused(
         f = log_density()
         values = np.array([f(hierarchy.x_of(row))[0] for row in p])
         good &= np.isclose(values[1:], values[0], rtol=1e-7)
-    return set(signed[~good].tolist())
+    return flips, set(signed[~good].tolist())
 
 
 # -- scales of offsets -------------------------------------------------------------------------------------------------
 
 
-def _of_offsets(model: pm.Model, hierarchy: Hierarchy, log_density: Callable[[], Any]) -> np.ndarray:
+def _of_offsets(hierarchy: Hierarchy, groups: list[np.ndarray], log_density: Callable[[], Any]) -> np.ndarray:
     """Return for each coordinate ``(d,)`` the scale of which it is an offset, or -1; both change sign together."""
     d = len(hierarchy.start)
     rng = np.random.default_rng(3)
-    parents = {var for child in hierarchy.children for var in child.parents}
-    children = {child.value for child in hierarchy.children}
-    of_parents, of_children = (
-        {i for var in variables for i in hierarchy.indices(var).tolist()} for variables in (parents, children)
-    )
-    groups = [group for group in _candidates(model, hierarchy) if not of_parents & set(group.tolist())]
+    related = {var for child in hierarchy.children for var in (child.value, *child.parents)}
     scales = [i for group in groups for i in group.tolist()]
-    free = ~np.isin(np.arange(d), [*of_children, *of_parents, *scales])
+    free = ~np.isin(np.arange(d), np.concatenate([scales, *map(hierarchy.indices, related)]))
     owner = np.full(d, -1)
     if not scales or len(scales) > _MOST_SCALES or not free.any():
         return owner

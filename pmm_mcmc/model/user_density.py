@@ -43,6 +43,9 @@ class LogDensity:
         self.explain: Callable[[np.ndarray], str] = lambda x: ""
         # The vector at values by name; None where variables have no names.
         self.start: Callable[[Mapping[str, Any]], np.ndarray] | None = None
+        # Variables that may be non-centred, by name; the densities of which some are, by which and how.
+        self.children: Mapping[str, Any] = {}
+        self._noncentred: dict[Any, LogDensity] = {}
         # Draws of the prior by two integers that they depend on; None where there is no known prior.
         self.prior: Callable[[np.ndarray], np.ndarray] | None = None
 
@@ -258,13 +261,26 @@ class LogDensity:
         return _of_stan(model, children, "")
 
     def noncentred(self, choices: Mapping[str, str] | None) -> LogDensity:
-        """Return the density with its children non-centred by the ``choices``, or this one for None."""
-        if choices:
+        """Return the density with its children non-centred by the ``choices``, or this one for None.
+
+        The same choices return the same object, with its compiled functions.
+        """
+        if choices and not self.children:
             raise ValueError(
                 f"reparametrise={dict(choices)!r}: a LogDensity does not say which variables it has; name them in "
                 "LogDensity.from_jax(..., children=...), or leave reparametrise out"
             )
-        return self
+        if choices is None:
+            return self
+        fixed = not_centred(self.children, choices)
+        key = tuple(fixed.items())
+        if fixed and key not in self._noncentred:
+            self._noncentred[key] = self._composed(fixed)
+        return self._noncentred[key] if fixed else self
+
+    def _composed(self, fixed: Mapping[str, bool]) -> LogDensity:
+        """Return the density with these children non-centred, which may be fixed to be fully so."""
+        raise NotImplementedError
 
 
 class PointerDensity(LogDensity):
@@ -272,13 +288,14 @@ class PointerDensity(LogDensity):
 
     Attributes
     ----------
-    children : dict of ChildVariable
-        Variables that may be non-centred, by name; ``shapes`` has all variables, in the order of the vector.
+    shapes : dict
+        Variables whose values are the vector, in their order, with their shapes.
     composed : PyTensorDensity or None
-        The density of which some are, for a tape.
+        The density of which children are non-centred, for a tape.
     """
 
     runs_on = "numba"
+    children: Mapping[str, ChildVariable]
 
     def __init__(self, function: CFunction, d: int, thread_safe: bool):
         super().__init__(d)
@@ -287,24 +304,13 @@ class PointerDensity(LogDensity):
         self.structure = Structure.identity(d)
         self.width = d
         self.shapes: Mapping[Any, tuple[int, ...]] = {}
-        self.children: Mapping[str, ChildVariable] = {}
         self.composed: PyTensorDensity | None = None
         self._called = function
-        self._of_choices: dict[Any, PyTensorDensity] = {}
 
-    def noncentred(self, choices: Mapping[str, str] | None) -> LogDensity:
-        """Return the density with its children non-centred by the ``choices``, or this one; refuse other names."""
-        if choices is None or not self.children:
-            return super().noncentred(choices)
-        fixed = not_centred(self.children, choices)
-        if not fixed:
-            return self
-        key = tuple(fixed.items())
-        if key not in self._of_choices:
-            children = [self.children[name]._replace(fixed=is_fixed) for name, is_fixed in key]
-            self._of_choices[key] = noncentred_function(self._called, self.shapes, children)
+    def _composed(self, fixed: Mapping[str, bool]) -> LogDensity:
         density = copy.copy(self)
-        density.composed = self._of_choices[key]
+        children = [self.children[name]._replace(fixed=is_fixed) for name, is_fixed in fixed.items()]
+        density.composed = noncentred_function(self._called, self.shapes, children)
         return density
 
     def function(self, output: str) -> Any:

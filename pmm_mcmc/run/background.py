@@ -21,9 +21,6 @@ __all__ = ["Background"]
 
 _log = logging.getLogger("pmm_mcmc")
 
-# Chunks that draws so far come in, at least.
-_CHUNKS = 20
-
 
 class Background:
     """A run that goes on while other code does.  It ends with the process.
@@ -34,6 +31,11 @@ class Background:
         Makes the draws of a request, until the stop request says so.
     request
         The checked arguments.
+
+    Attributes
+    ----------
+    progress
+        Where the run is, in words.
 
     Examples
     --------
@@ -49,16 +51,15 @@ class Background:
 
     def __init__(self, run: Callable[[Request, StopRequest], xr.DataTree], request: Request):
         self._chunks: list[dict[str, np.ndarray]] = []
-        self._phase = "compiling"
+        self.progress = "compiling"
         self._result: Future[xr.DataTree] = Future()
         self._stopped = StopRequest()
         self._callback = request.callback
         self._keeps_draws = request.keep == "draws"
-        every = None if request.auto else max(1, request.draws // _CHUNKS)
         model = request.model
         if model is None:  # the context of a with statement is that of its thread
             model = model_of(None if request.step is None or request.step.free else request.step.model)
-        watched = dataclasses.replace(request, model=model, callback=self._see, longest_chunk=every)
+        watched = dataclasses.replace(request, model=model, callback=self._see)
         threading.Thread(target=self._run, args=(run, watched), name="pmm.sample", daemon=True).start()
 
     def __repr__(self) -> str:
@@ -68,11 +69,6 @@ class Background:
     def finished(self) -> bool:
         """Whether the run has ended: with all its draws, stopped, or by an error."""
         return self._result.done()
-
-    @property
-    def progress(self) -> str:
-        """Where the run is, in words."""
-        return self._phase
 
     @property
     def posterior(self) -> xr.Dataset:
@@ -120,19 +116,19 @@ class Background:
                 draws = result["posterior"].sizes["draw"]
             else:
                 draws = int(result["sample_stats_total"].to_dataset()["draws"].max())
-            self._phase = f"finished, {draws} draws of each chain"
+            self.progress = f"finished, {draws} draws of each chain"
             self._result.set_result(result)
             self._chunks = []
         except BaseException as error:
-            self._phase = f"failed, {type(error).__name__}"
+            self.progress = f"failed, {type(error).__name__}"
             _log.error("The run in the background failed: %s; its wait() raises the error", error)
             self._result.set_exception(error)
 
     def _see(self, chunk: FinishedChunk) -> None:
         if chunk.tuning:
-            self._phase = f"warm-up, {chunk.done} transitions"
+            self.progress = f"warm-up, {chunk.done} transitions"
         else:
-            self._phase = f"{chunk.done} draws of each chain"
+            self.progress = f"{chunk.done} draws of each chain"
             if self._keeps_draws:
                 self._chunks.append(chunk.posterior)
         if self._callback is not None:

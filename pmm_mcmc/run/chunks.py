@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pmm_mcmc.engines.contract import Chunk, TunedParameters
+from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.steps.statistics import columns_of
 
 if TYPE_CHECKING:
@@ -17,15 +17,13 @@ __all__ = ["Gathered", "Groups", "groups_of"]
 Groups = dict[str, dict[str, np.ndarray]]
 
 
-def groups_of(plan: SamplingPlan, chunk: Chunk, tuned: TunedParameters, n_grad: np.ndarray, prefix: str) -> Groups:
+def groups_of(plan: SamplingPlan, chunk: Chunk, noncentring: Any, n_grad: np.ndarray, prefix: str) -> Groups:
     """Return values and statistics of a chunk of draws by group and name; ``n_grad`` are gradients before it."""
     d = plan.engine.d
     x = chunk.model_position
-    q, gradient = plan.engine.structure.diagnostic_coordinates(
-        chunk.position, chunk.evaluation[..., :d], tuned.coordinates.density_parameters
-    )
+    q, gradient = plan.engine.structure.diagnostic_coordinates(chunk.position, chunk.evaluation[..., :d], noncentring)
     # Control variates need no more than single precision.
-    gradient = gradient.astype(np.float32) if plan.adjusted and "gradient" in plan.statistics else gradient
+    gradient = gradient.astype(np.float32) if plan.request.adjusted and "gradient" in plan.statistics else gradient
     groups = {prefix + name: values for name, values in plan.values(x).items()}
     columns = columns_of(chunk, n_grad, q, gradient)
     columns["lp"] = columns.pop("model_logp")
@@ -34,11 +32,20 @@ def groups_of(plan: SamplingPlan, chunk: Chunk, tuned: TunedParameters, n_grad: 
 
 
 class Gathered:
-    """Arrays of ``rows`` draws of all ``chains``, filled with draws of some chains at a time."""
+    """Arrays of ``rows`` draws of all ``chains``, filled with draws of some chains at a time, or of all one by one.
+
+    What is not filled takes no memory.
+    """
 
     def __init__(self, chains: int, rows: int):
         self._shape = chains, rows
         self.groups: Groups = {}
+        self.done = 0
+
+    def append(self, groups: Groups) -> None:
+        """Append draws of all chains."""
+        self.put(slice(None), self.done, groups)
+        self.done += max((values.shape[1] for arrays in groups.values() for values in arrays.values()), default=0)
 
     def put(self, chains: slice, start: int, groups: Groups) -> None:
         """Insert arrays ``(chain, n, ...)`` of some chains, from draw ``start`` on."""

@@ -10,14 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
-import numpy as np
 import xarray as xr
 
 from pmm_mcmc.diagnostics.verdict import last_message
-from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.engines.processes import is_primary_process
-from pmm_mcmc.run.heartbeat import Heartbeat
-from pmm_mcmc.run.progress import RunProgress
+from pmm_mcmc.run.progress import Heartbeat, RunProgress
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.signals import Interrupt, StopRequest
 
@@ -104,14 +101,11 @@ class Console:
             self.compile_time += time.time() - began
 
     def bar(self, tune: int, draws: int, *, adjusted: bool, show: bool = True) -> RunProgress:
-        """Return the bar, a context manager, which :meth:`update` writes to."""
+        """Return the bar, a context manager, which ``update`` writes to."""
         chains = self._request.chains
-        self._bar = RunProgress(chains=chains, tune=tune, draws=draws, show=self._show and show, adjusted=adjusted)
-        return self._bar
-
-    def update(self, tuning: bool, tuned: TunedParameters, done: int, n_grad: np.ndarray, failed: np.ndarray) -> None:
-        """Show where a run is."""
-        self._bar.update(tuning=tuning, done=done, step_size=tuned.step_size, K=tuned.K, n_grad=n_grad, failed=failed)
+        bar = RunProgress(chains=chains, tune=tune, draws=draws, show=self._show and show, adjusted=adjusted)
+        self.update = bar.update
+        return bar
 
     def times(self) -> dict[str, Any]:
         """Return the attributes of a result that say when it was made, and in how many seconds up to now."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numbers
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pmm_mcmc.engines.argument_checks import choice
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.user_density import LogDensity, PointerDensity
 
@@ -17,12 +17,9 @@ if TYPE_CHECKING:
     from pmm_mcmc.run.request import Request
 
 __all__ = [
-    "Jax", "backend_of", "check_backend", "check_choice", "check_count", "cores", "jax_engine", "platforms",
+    "Jax", "backend_of", "check_backend", "check_count", "cores", "group_of", "jax_engine", "platforms",
     "threads_of",
 ]  # fmt: skip
-
-_DEVICES = ("auto", "cpu", "gpu", "tpu")
-_PRECISIONS = ("float64", "mixed", "float32")
 
 
 @dataclass(frozen=True)
@@ -48,14 +45,8 @@ class Jax:
     precision: str = "float64"
 
     def __post_init__(self) -> None:
-        check_choice("device", self.device, _DEVICES)
-        check_choice("precision", self.precision, _PRECISIONS)
-
-
-def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Raise ``ValueError`` for a value that is none of the choices."""
-    if not (isinstance(value, str) and value in choices):
-        raise ValueError(f"{name}={value!r}: must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}")
+        choice("auto", "cpu", "gpu", "tpu")("device", self.device)
+        choice("float64", "mixed", "float32")("precision", self.precision)
 
 
 def check_count(name: str, value: Any, least: int, other: str = "") -> None:
@@ -72,6 +63,11 @@ def cores() -> int:
 def platforms(engine: Any) -> list[str]:
     """Return the platform of each device of an engine."""
     return [device.platform for device in getattr(engine, "devices", [])] or ["cpu"]
+
+
+def group_of(engine: Any) -> int:
+    """Return the number of chains of an engine that advance in lockstep."""
+    return getattr(engine, "group", 1)
 
 
 def jax_engine(arguments: MethodArguments, density: Any, device: str, precision: str, chains: int) -> Any:

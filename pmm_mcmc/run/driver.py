@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.run.chunks import Groups
+
+if TYPE_CHECKING:
+    from pmm_mcmc.run.plan import SamplingPlan
 
 __all__ = ["Driver", "FinishedChunk", "StopSampling", "Stopped"]
 
@@ -60,16 +62,16 @@ class Driver:
         The state of the run: all that it needs to continue bit for bit.
     recorder
         The destination of chunks, of ``rows`` draws each.
-    callback, processes
-        What is called with each chunk, and the processes that share the chains.
+    plan, processes
+        What is run, and the processes that share the chains.
     """
 
     run: Any
     recorder: Any
 
-    def __init__(self, callback: Callable[[FinishedChunk], None] | None, processes: Processes):
-        self.callback = callback
-        self.processes = processes
+    def __init__(self, plan: SamplingPlan):
+        self.plan = plan
+        self.processes = plan.processes
 
     def phase(self) -> Callable[[Stopped], FinishedChunk | None] | None:
         """Return the function that advances the present phase by a chunk; None after the last.
@@ -89,11 +91,11 @@ class Driver:
             chunk = advance(stopped)
             stop = False
             if chunk is not None:
-                self.recorder.put(chunk.groups, self.run, chunk.complete)
+                self.recorder.put(chunk.groups, chunk.complete)
                 stop = not chunk.complete
                 try:
-                    if self.callback is not None:
-                        self.callback(chunk)
+                    if self.plan.request.callback is not None:
+                        self.plan.request.callback(chunk)
                 except StopSampling:
                     stop = True
             del chunk  # before the next one takes as much memory

@@ -52,7 +52,7 @@ def _searches(plan: SamplingPlan, run: Run, draws: xr.DataArray) -> dict[str, An
     engine = plan.engine
     double = plan.attributes["precision"] == "float64"
     some = _some_of(draws, jumps.DRAWS)
-    size, _ = jumps.largest_jump(some, lambda x: density_at(engine, x), 1e-10 if double else 1e-5)
+    size = jumps.largest_jump(some, lambda x: density_at(engine, x), 1e-10 if double else 1e-5)
     if not double:
         return {"jump": size}
     coordinates = run.tuned.coordinates

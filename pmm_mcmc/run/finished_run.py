@@ -40,7 +40,6 @@ from pmm_mcmc.warmup.warming import Warming
 
 if TYPE_CHECKING:
     from pmm_mcmc.run.plan import SamplingPlan
-    from pmm_mcmc.run.request import Request
 
 __all__ = ["CHECKPOINT", "TYPES", "FinishedRun", "coordinate_labels"]
 
@@ -178,21 +177,21 @@ class FinishedRun(NamedTuple):
         x, _ = in_model_coordinates(self.setting.coordinates.place(last.evaluated), evaluation)
         return x, last.lp[:, 0] - log_det_of(evaluation, d)
 
-    def begin(self, plan: SamplingPlan, request: Request, trial: WarmStart, rng: np.random.Generator) -> Run:
+    def begin(self, plan: SamplingPlan, trial: WarmStart, rng: np.random.Generator) -> Run:
         """Return a run that tries the setting or, if former draws show that it does not fit, one from a cold start."""
-        chains = request.chains
+        chains = plan.request.chains
         setting = self.setting
         noncentring = setting.coordinates.density_parameters
         n_grad = np.zeros(chains, np.int64)
         if (0 if noncentring is None else len(noncentring)) != plan.engine.structure.n_parameters:
             trial.end(DROPPED, "the hierarchy is another")
-            return Run.cold(plan, trial, n_grad, request.tune, rng)
+            return Run.cold(plan, trial, n_grad, rng)
         former = self._evaluated(plan.engine, number_of_candidates(chains))
         n_grad += -(-len(former.z) // chains)
         trial.look_at(setting, former.z, former.gradient)
         if trial.outcome == DROPPED:
-            return Run.cold(plan, trial, n_grad, request.tune, rng)
-        starts = request.superchains or chains
+            return Run.cold(plan, trial, n_grad, rng)
+        starts = plan.request.superchains or chains
         chosen, trial.pareto_k = resampled(former.log_ratio, starts, rng)
         chosen = chosen[np.arange(chains) * starts // chains]
         keys = rng.integers(0, 2**64, size=(chains, 2), dtype=np.uint64)
@@ -207,9 +206,9 @@ class FinishedRun(NamedTuple):
         run = Run(Warming(ensemble, setting, None, n_grad), True, 0, np.zeros(chains, np.int64), warm_start=trial)
         if trial.outcome or not plan.equilibrates:
             nothing = np.zeros((1, len(former.z)))
-            run.warm_up_from(plan, request.tune, Block(former.z[None], former.gradient[None], *[nothing] * 5))
+            run.warm_up_from(plan, Block(former.z[None], former.gradient[None], *[nothing] * 5))
             return run
-        run.equilibration = Equilibration.begin(run.warming, plan.engine.kernel, plan.arguments, request.tune)
+        run.equilibration = Equilibration.begin(run.warming, plan.engine.kernel, plan.arguments, plan.request.tune)
         equilibrated = self.run.equilibration
         if equilibrated is not None:
             run.equilibration.tuned = equilibrated.tuned._replace(coordinates=setting.coordinates, steps_per_draw=1)

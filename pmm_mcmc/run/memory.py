@@ -13,7 +13,7 @@ import numpy as np
 from rich.filesize import decimal
 
 from pmm_mcmc.coordinates.scale import MOST_DENSE
-from pmm_mcmc.diagnostics.folds import count_virial_terms
+from pmm_mcmc.diagnostics.control_variates import count_virial_terms
 from pmm_mcmc.diagnostics.parameters import SLAB
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS as DIAGNOSTICS
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
@@ -93,26 +93,24 @@ def rows_of_chunk(draws: int, chains: int, numbers_per_draw: int) -> int:
     return divisor if 4 * divisor >= limit else limit
 
 
-def peak_bytes(
-    plan: SamplingPlan, chains: int, draws: int, rows: int, *, tune: int, warming: int = 0, moments: bool = False
-) -> int:
+def peak_bytes(plan: SamplingPlan, draws: int, rows: int, warming: int = 0) -> int:
     """Return the approximate peak bytes of a run: of its warm-up, or of its draws with a chunk or with the verdict.
 
-    ``rows`` are the draws of a chunk, ``tune`` is the most transitions of the warm-up, ``warming`` the number of its
-    draws that are kept; with ``moments`` no draws are.
+    ``rows`` are the draws of a chunk, ``warming`` is the number of draws of the warm-up that are kept.
     """
     d = plan.engine.d
+    chains = plan.request.chains
+    tune = plan.request.tune
     numbers = plan.numbers_per_draw
     n = chains * draws
     window = math.ceil(THRESHOLDS.window * min(THRESHOLDS.least_adapted, tune))
     warm_up = max(20 * chains, 10 * window * min(chains, training_chains(d))) * d if tune else 0
     ending = 2 * chains * min(rows, draws) * numbers
-    if not moments:
+    if plan.request.keep == "draws":
         fold = min(n, DIAGNOSTICS.fitted_draws + n // DIAGNOSTICS.folds)
         terms = fold * count_virial_terms(fold, d)
-        kept_terms = DIAGNOSTICS.folds * terms
         slab = min(n * len(plan.layout.names), max(SLAB // 8, n))
-        checks = 3 * terms + kept_terms * (kept_terms <= 2 * n * d) + 11 * slab
+        checks = 3 * terms + 11 * slab
         whitened = 2 * n * d if 1 < d <= MOST_DENSE else 0
         ending = max(ending, checks, whitened) + chains * (draws + warming) * numbers
     return 8 * (chains * (5 * d + 2) + max(warm_up, ending))

@@ -12,7 +12,6 @@ import numpy as np
 import xarray as xr
 
 from pmm_mcmc.engines.contract import Chunk, TunedParameters
-from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import GHMC
 from pmm_mcmc.run.chunks import Gathered, groups_of
 from pmm_mcmc.run.driver import Driver, FinishedChunk, Stopped
@@ -26,7 +25,6 @@ from pmm_mcmc.warmup.warming import Warming, training_chains
 if TYPE_CHECKING:
     from pmm_mcmc.run.console import Console
     from pmm_mcmc.run.plan import SamplingPlan
-    from pmm_mcmc.run.request import Request
 
 __all__ = ["Run", "Sampling"]
 
@@ -64,8 +62,9 @@ class Run:
     warm_start: WarmStart | None = None
 
     @classmethod
-    def start(cls, plan: SamplingPlan, starts: np.ndarray, tune: int, rng: np.random.Generator) -> Run:
+    def start(cls, plan: SamplingPlan, starts: np.ndarray, rng: np.random.Generator) -> Run:
         """Start at positions ``(chain, d)``: see :meth:`pmm_mcmc.warmup.warming.Warming.start`."""
+        tune = plan.request.tune
         warming = Warming.start(plan.engine, plan.arguments, starts, tune, rng, checked=not plan.equilibrates)
         if plan.equilibrates and warming.finished:
             kernel = plan.engine.kernel
@@ -75,9 +74,9 @@ class Run:
         return cls(warming, not warming.finished, 0, nothing)
 
     @classmethod
-    def cold(cls, plan: SamplingPlan, trial: WarmStart, n_grad: np.ndarray, tune: int, rng: np.random.Generator) -> Run:
+    def cold(cls, plan: SamplingPlan, trial: WarmStart, n_grad: np.ndarray, rng: np.random.Generator) -> Run:
         """Start as if there had been no trial of a former setting, which cost ``n_grad`` gradients ``(chain,)``."""
-        run = cls.start(plan, trial.starts, tune, rng)
+        run = cls.start(plan, trial.starts, rng)
         run.warming.n_grad += n_grad
         run.warming.prior = trial.prior
         run.warm_start = trial
@@ -85,9 +84,9 @@ class Run:
 
     def prepare(self, plan: SamplingPlan) -> None:
         """Compile what the run goes on with."""
-        if not plan.adjusted or self.tuning:
+        if not plan.request.adjusted or self.tuning:
             self.warming.ensemble.prepare(plan.engine, self.tuned)
-        if plan.adjusted:
+        if plan.request.adjusted:
             self.warming.ensemble.prepare(plan.adjusted_engine, self.tuned)
 
     @property
@@ -111,7 +110,7 @@ class Run:
             return {}
         return {EQUILIBRATION: report_of(self.equilibration, len(self.n_grad))}
 
-    def judge_start(self, plan: SamplingPlan, tune: int, block: Block) -> None:
+    def judge_start(self, plan: SamplingPlan, block: Block) -> None:
         """Judge a former setting by a block of draws; unless it fits, warm-up follows, from it or from a cold start."""
         trial = self.warm_start
         assert trial is not None
@@ -124,17 +123,18 @@ class Run:
         self.equilibration = None
         self.unstable = np.zeros_like(self.unstable)
         if trial.outcome == DROPPED:
-            self.warming = Run.cold(plan, trial, self.n_grad, tune, rng).warming
+            self.warming = Run.cold(plan, trial, self.n_grad, rng).warming
             return
         if plan.equilibrates:
             warming.ensemble.rest_at_draws(GHMC, plan.engine.kernel)
         z, gradient = plan.engine.structure.folded(block.position, block.gradient[..., : plan.engine.d])
-        self.warm_up_from(plan, tune, block._replace(position=z, gradient=gradient))
+        self.warm_up_from(plan, block._replace(position=z, gradient=gradient))
 
-    def warm_up_from(self, plan: SamplingPlan, tune: int, draws: Block) -> None:
+    def warm_up_from(self, plan: SamplingPlan, draws: Block) -> None:
         """Go on with a warm-up that begins with the former setting, or only checks it if it fits or is on trial."""
         trial = self.warm_start
         warming = self.warming
+        tune = plan.request.tune
         assert trial is not None
         warming.warmup = warmup_from(
             plan.arguments, tune, warming.tuned, draws, chains=len(self.n_grad), adjusts=plan.equilibrates,
@@ -153,22 +153,16 @@ class Sampling(Driver):
     def __init__(
         self,
         plan: SamplingPlan,
-        request: Request,
         run: Run,
         recorder: Any,
         rule: StoppingRule,
         console: Console,
-        processes: Processes,
     ):
-        super().__init__(request.callback, processes)
-        self.plan = plan
+        super().__init__(plan)
         self.run: Run = run
         self.recorder = recorder
         self.rule = rule
         self.console = console
-        self._tune = request.tune
-        self._keep_warmup = not request.discard_tuned_samples
-        self._batch = functools.partial(plan.batch, chains=request.chains)
         self._pace = 1
         self._warm_up_cost: np.ndarray | None = None  # until what the draws cost is announced
         self._measured = np.zeros(3)  # draws, gradients of a chain and seconds by which it is
@@ -201,7 +195,7 @@ class Sampling(Driver):
             advance = functools.partial(run.equilibration.block, warming)
         if not ready(engine, warming.ensemble.transition + rows, self.console, stopped):
             return None
-        setting = run.tuned
+        noncentring = run.tuned.coordinates.density_parameters
         n_grad = run.n_grad[chains].copy()
         rejected = run.unstable[chains].copy()
         gathered = Gathered(len(n_grad), rows)
@@ -211,13 +205,13 @@ class Sampling(Driver):
 
         def note(batch: slice, chunk: Chunk) -> None:
             rejected[batch] += chunk.unstable.sum(axis=1)
-            if self._keep_warmup:
-                gathered.put(batch, 0, groups_of(self.plan, chunk, setting, n_grad[batch], "warmup_"))
+            if not self.plan.request.discard_tuned_samples:
+                gathered.put(batch, 0, groups_of(self.plan, chunk, noncentring, n_grad[batch], "warmup_"))
             if on_trial:
                 number = max(trial_chains - batch.start, 0)
                 trial_draws.append(Block(*(array[:number].copy() for array in Block.of(chunk))))
 
-        advance(engine, self._batch(rows), note, self.processes)
+        advance(engine, self.plan.batch(rows), note, self.processes)
         (run.unstable,) = self.processes.join(rejected)
         done = warming.ensemble.transition
         self.console.update(run.tuning, run.tuned, done, run.n_grad, run.unstable)
@@ -235,7 +229,7 @@ class Sampling(Driver):
         trial = run.warm_start
         assert trial is not None
         block = Block(*self.processes.join(*(np.concatenate(arrays) for arrays in zip(*draws, strict=True))))
-        run.judge_start(self.plan, self._tune, block)
+        run.judge_start(self.plan, block)
         self.console.log("%s", trial.words(float(run.n_grad.mean())))
         return trial.outcome == FITS
 
@@ -249,8 +243,9 @@ class Sampling(Driver):
         if not warming.finished:
             return False
         warming.warmup = None  # its draws are no longer needed
+        tune = self.plan.request.tune
         if self.plan.equilibrates:
-            run.equilibration = Equilibration.begin(warming, self.plan.engine.kernel, self.plan.arguments, self._tune)
+            run.equilibration = Equilibration.begin(warming, self.plan.engine.kernel, self.plan.arguments, tune)
         run.tuning = self.plan.equilibrates
         return True
 
@@ -259,7 +254,8 @@ class Sampling(Driver):
         run = self.run
         tuned = run.tuned
         thin = tuned.steps_per_draw
-        engine = self.plan.adjusted_engine if self.plan.adjusted else self.plan.engine
+        noncentring = tuned.coordinates.density_parameters
+        engine = self.plan.adjusted_engine if self.plan.request.adjusted else self.plan.engine
         ensemble = run.warming.ensemble
         chains = self.processes.chains
         local_ensemble = run.warming.ensemble.subset(chains)
@@ -274,8 +270,8 @@ class Sampling(Driver):
                 break
             began = time.perf_counter()
             gradients = 0
-            for batch, chunk in local_ensemble.advance_in_batches(engine, tuned, n, self._batch(n), thin=thin):
-                gathered.put(batch, done, groups_of(self.plan, chunk, tuned, n_grad[batch], ""))
+            for batch, chunk in local_ensemble.advance_in_batches(engine, tuned, n, self.plan.batch(n), thin=thin):
+                gathered.put(batch, done, groups_of(self.plan, chunk, noncentring, n_grad[batch], ""))
                 n_grad[batch] += chunk.n_grad.sum(axis=1)
                 unstable[batch] += chunk.unstable.sum(axis=1)
                 gradients += int(chunk.n_grad.sum())

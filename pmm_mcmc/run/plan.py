@@ -14,7 +14,7 @@ import pymc as pm
 
 from pmm_mcmc._version import __version__
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Engine, evaluated_at
+from pmm_mcmc.engines.contract import Chunk, Engine, evaluated_at
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.checks import check_initvals, check_model, model_of
 from pmm_mcmc.model.initial_points import initial_point, vector_starts
@@ -24,13 +24,13 @@ from pmm_mcmc.model.result_tree import ResultTree, flat_names
 from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.model.user_density import LogDensity
 from pmm_mcmc.run import devices
-from pmm_mcmc.run.chunks import Groups
+from pmm_mcmc.run.chunks import Groups, groups_of
 from pmm_mcmc.run.finished_run import coordinate_labels
 from pmm_mcmc.run.on_tape import c_engine_of, engine_of
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
-from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, GRADIENTS, STATISTICS
+from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, GRADIENTS
 from pmm_mcmc.warmup.other_modes import OTHER_MODES
 from pmm_mcmc.warmup.step_size import fixed_setting
 
@@ -38,9 +38,8 @@ __all__ = ["SamplingPlan"]
 
 _log = logging.getLogger("pmm_mcmc")
 
-# Statistics that are the same for all draws of a run, and are attributes of its result; and types of all statistics.
+# Statistics that are the same for all draws of a run, and are attributes of its result.
 _SETTING = ("step_size", "K", "friction", "steps_per_draw")
-_KINDS = STATISTICS | ADJUSTED_STATISTICS
 # Most bytes of the draws of a batch of chains, between two updates of the progress bar.
 _BATCH_BYTES = 2**27
 # Chains in one file of a store if they do not advance in lockstep.
@@ -49,35 +48,31 @@ _FILE = 256
 
 @dataclass
 class SamplingPlan:
-    """A method on a log density, ready to run.
+    """A request on a log density, ready to run.
 
     Attributes
     ----------
-    arguments, engine, layout
-        The arguments of the method, its engine, and the map from its draws to a result.
+    request, engine, layout
+        What is to be run, its engine, and the map from its draws to a result.
     statistics, setting
         Names of the statistics of its draws, and of the parts of its setting that are attributes of the result.
     identity, attributes
         Entries that must equal those of a stored run to continue it; attributes of the result.
-    group
-        Number of chains that advance in lockstep.
-    adjusted, var_names
-        Whether draws are adjusted; the variables in the result, None for all.
+    var_names
+        The variables in the result, None for all.
     model, density
         The PyMC model or, without one, the log density, which may know names, a prior, and why it is not finite.
     prior_sampler
         On a ladder from the prior, a function of a key and a number that draws from it.
     """
 
-    arguments: MethodArguments
+    request: Request
     engine: Engine
     layout: ResultTree
     statistics: tuple[str, ...]
     setting: tuple[str, ...]
     identity: dict[str, Any]
     attributes: dict[str, Any]
-    group: int
-    adjusted: bool
     var_names: list[str] | None = None
     model: Any = None
     density: LogDensity | None = None
@@ -91,15 +86,12 @@ class SamplingPlan:
         """
         step = request.step
         if step is None:
-            arguments = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="auto")
-            step = PoissonULMC.of_arguments(arguments, keep_gradients=True)
-        if not isinstance(step, LangevinStep):
-            raise ValueError(
-                f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(); pm.sample takes PyMC's own"
-            )
+            arguments = MethodArguments.checked("PoissonULMC", scheme="auto")
+            step = PoissonULMC.of_arguments(arguments)
         backend = request.backend if request.on_tape else devices.backend_of(request.model, request.backend)
         request = dataclasses.replace(request, step=step)
         devices.check_backend(request, backend)
+        request = dataclasses.replace(request, adjusted=request.adjusted or step.arguments.kernel.adjusted)
         if isinstance(request.model, LogDensity):
             plan = cls._of_density(request, announce)
         else:
@@ -134,8 +126,10 @@ class SamplingPlan:
             engine = c_engine_of(arguments, density, devices.threads_of(request.cores, density))
         else:
             engine = devices.jax_engine(arguments, density, request.device, request.precision, request.chains)
-        centre = np.zeros(density.d)
-        return cls._of_engine(request, engine, density.runs_on, density.layout, centre, density=density)
+        var_names = _chosen(request.var_names, list(density.layout.values(np.empty((1, 0, density.d)))))
+        return cls._of_engine(
+            request, engine, density.runs_on, density.layout, np.zeros(density.d), density=density, var_names=var_names
+        )
 
     @classmethod
     def _of_model(cls, request: Request, backend: str, announce: Callable[[str], None]) -> SamplingPlan:
@@ -147,8 +141,7 @@ class SamplingPlan:
         check_initvals(model, request.initvals, request.chains)
         vars = list(model.value_vars)
         _check_vars(request.step, vars)
-        if request.var_names is not None:
-            _chosen(request.var_names, [rv.name for rv in model.unobserved_RVs])
+        var_names = _chosen(request.var_names, [rv.name for rv in model.unobserved_RVs])
         if request.start is not None:
             parts = flat_layout(vars, point)
             request.start.check(arguments, flat_names([(name, shape) for name, shape, *_ in parts]))
@@ -171,7 +164,9 @@ class SamplingPlan:
             engine, backend = engine_of(request, density, backend, centre, announce)
         engine.periods = periods_of(vars, model)
         layout = model_layout(model, vars, point, "jax" if backend == "jax" else "numba")
-        return cls._of_engine(request, engine, backend, layout, centre, model=model, prior_sampler=sampler)
+        return cls._of_engine(
+            request, engine, backend, layout, centre, model=model, var_names=var_names, prior_sampler=sampler
+        )
 
     @classmethod
     def _of_engine(
@@ -181,9 +176,7 @@ class SamplingPlan:
         step = request.step
         arguments = request.arguments
         precision = request.precision
-        group = engine.group if backend == "jax" else 1
-        adjusted = request.adjusted or arguments.kernel.adjusted
-        kinds = ADJUSTED_STATISTICS if adjusted else type(step).stats_dtypes_shapes
+        kinds = ADJUSTED_STATISTICS if request.adjusted else type(step).stats_dtypes_shapes
         excluded = {*OTHER_MODES, *_SETTING, "refined"}
         if not step.keep_gradients:
             excluded |= set(GRADIENTS)
@@ -191,46 +184,42 @@ class SamplingPlan:
             excluded.add("noncentred")
         statistics = tuple("lp" if name == "model_logp" else name for name in kinds if name not in excluded)
         setting = tuple(name for name in _SETTING if name in kinds)
-        if adjusted and request.adapts and not arguments.kernel.adjusted:
+        if request.adjusted and request.adapts and not arguments.kernel.adjusted:
             setting = ()  # the group of the equilibration has it
         attributes = {
-            "sampler": "GHMC" if adjusted else arguments.method, "adjusted": int(adjusted),
+            "sampler": "GHMC" if request.adjusted else arguments.method, "adjusted": int(request.adjusted),
             "backend": getattr(engine, "words", backend), "precision": precision,
         }  # fmt: skip
         identity = {
-            "method": repr(arguments), "backend": backend, "precision": precision, "group": group,
+            "method": repr(arguments), "backend": backend, "precision": precision, "group": devices.group_of(engine),
             "device": devices.platforms(engine)[0], "keep_gradients": step.keep_gradients,
-            "adjusted": adjusted, "pmm_mcmc": __version__,
+            "adjusted": request.adjusted, "var_names": source["var_names"], "pmm_mcmc": __version__,
         }  # fmt: skip
         if not engine.structure.is_identity:  # its numbers are a part of what is stored
             identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_parameters} numbers"
-        plan = cls(
-            arguments, engine, layout, statistics, setting, identity, attributes, group,
-            adjusted=adjusted, **source,
-        )  # fmt: skip
-        plan._choose_variables(request.var_names)
+        plan = cls(request, engine, layout, statistics, setting, identity, attributes, **source)
         identity |= plan._identity_of_density(centre)
         return plan
 
     @property
+    def arguments(self) -> MethodArguments:
+        """The arguments of the method."""
+        return self.request.arguments
+
+    @property
     def equilibrates(self) -> bool:
         """Whether an equilibration follows the warm-up, which is by another kernel than the draws."""
-        return self.adjusted and not self.engine.kernel.adjusted
+        return self.request.adjusted and not self.engine.kernel.adjusted
 
-    def longest_warmup(self, tune: int) -> int:
-        """Return the most transitions before the draws."""
-        return tune * (1 + self.equilibrates)
+    @property
+    def longest_warmup(self) -> int:
+        """The most transitions before the draws."""
+        return self.request.tune * (1 + self.equilibrates)
 
     @functools.cached_property
     def adjusted_engine(self) -> Engine:
         """The engine of adjusted draws."""
         return self.engine if self.engine.kernel.adjusted else self.engine.adjusted()
-
-    def _choose_variables(self, names: Any) -> None:
-        """Restrict the posterior to these variables."""
-        if names is not None:
-            self.var_names = _chosen(names, list(self.values(np.empty((1, 0, self.engine.d)))["posterior"]))
-        self.identity["var_names"] = self.var_names
 
     def _identity_of_density(self, centre: np.ndarray) -> dict[str, Any]:
         """Return entries by which a density is recognised, in another process and after a model is rebuilt.
@@ -259,31 +248,28 @@ class SamplingPlan:
 
     def empty(self, chains: int) -> Groups:
         """Return arrays without draws that have the names, shapes and dtypes of the result."""
-        groups = self.values(np.empty((chains, 0, self.engine.d)))
-        shape = (chains, 0)
-        stats = {name: np.empty(shape, _KINDS.get(name, (float,))[0]) for name in self.statistics}
-        for name in GRADIENTS:
-            if name in stats:
-                precise = not self.adjusted or name != "gradient"
-                stats[name] = np.empty((*shape, self.engine.d), np.float64 if precise else np.float32)
-        groups["sample_stats"] = stats
-        return groups
+        structure = self.engine.structure
+        noncentring = None if structure.is_identity else structure.initial_noncentring()
+        chunk = Chunk.empty((chains, 0), self.engine.d, self.engine.width)
+        return groups_of(self, chunk, noncentring, np.zeros(chains, np.int64), "")
 
     @property
     def file_chains(self) -> int:
         """Number of chains in one file of a store."""
-        return self.group if self.group > 1 else _FILE
+        group = devices.group_of(self.engine)
+        return group if group > 1 else _FILE
 
-    def processes(self, chains: int) -> Processes:
-        """Return the processes that share the chains."""
+    @functools.cached_property
+    def processes(self) -> Processes:
+        """The processes that share the chains."""
         if self.attributes["backend"] == "jax":
-            return Processes.of_jax(chains, self.group)
-        return Processes(slice(0, chains))
+            return Processes.of_jax(self.request.chains, devices.group_of(self.engine))
+        return Processes(slice(0, self.request.chains))
 
-    def batch(self, rows: int, chains: int) -> int:
+    def batch(self, rows: int) -> int:
         """Return the number of chains that advance together by ``rows`` draws: whole groups, one per device."""
-        unit = self.group * len(devices.platforms(self.engine))
-        return min(chains, max(1, _BATCH_BYTES // (8 * self.numbers_per_draw * rows * unit)) * unit)
+        unit = devices.group_of(self.engine) * len(devices.platforms(self.engine))
+        return min(self.request.chains, max(1, _BATCH_BYTES // (8 * self.numbers_per_draw * rows * unit)) * unit)
 
     @functools.cached_property
     def numbers_per_draw(self) -> int:
@@ -303,8 +289,10 @@ def _model_of(request: Request) -> pm.Model:
     return model
 
 
-def _chosen(names: Any, valid: Sequence[str]) -> list[str]:
+def _chosen(names: Any, valid: Sequence[str]) -> list[str] | None:
     """Return the valid names that are among ``names``; raise ``ValueError`` if there are none, or others."""
+    if names is None:
+        return None
     wanted = [names] if isinstance(names, str) else list(names)
     if not wanted or set(wanted) - set(valid):
         raise ValueError(f"var_names={names!r}: must be some of {', '.join(valid)}")

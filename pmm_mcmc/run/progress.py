@@ -1,23 +1,33 @@
-"""The progress bar of a run of many chains, with PyMC's theme."""
+"""Progress in a terminal, a notebook or a file: the task of a preparation, and the bar of a run, with PyMC's theme."""
 
 from __future__ import annotations
 
+import importlib.util
+import threading
 from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
 from time import perf_counter
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from rich.progress import Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.console import Console
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.style import Style
 from rich.table import Column
 
-from pmm_mcmc.run.heartbeat import BEAT, DRAWINGS, NARROW, Beats, clock, console, write
+__all__ = ["DRAWINGS", "Heartbeat", "RunProgress", "clock", "console", "count", "write"]
 
-__all__ = ["RunProgress", "count"]
-
-_ROWS = 8  # bars at most, one for each group of chains
-# Between lines about draws where nothing can be drawn over: at least a hundredth of the time so far.
+DRAWINGS = 2.0  # a second
+# Seconds between the first lines in a file or pipe.  Compilation delays other threads: by 2.4 s at most in trials.
+_BEAT = 1.0
+# Seconds between later lines of a task that goes on: the pauses double up to this.
+_LONGEST = 5.0
+# Between lines about draws: at least a hundredth of the time so far.
 _SHARE = 0.01
+_NARROW = 110  # columns of a terminal below which progress has shorter headings
+_WIDTH = 100  # letters of the longest line, so that a shorter one covers it
+_ROWS = 8  # bars at most, one for each group of chains
 _WINDOW = 30.0  # seconds over which speeds are averaged
 # Headings, those of a narrow terminal (none where there is no room), and how wide a column may get before it moves
 # its neighbours.
@@ -36,6 +46,95 @@ _COLUMNS: dict[str, tuple[str | None, str | None, int]] = {
 _ADJUSTED = _COLUMNS | {"K": (None, None, 0), "failed": ("Diverging", "Div.", 5)}
 
 
+class _Shown:
+    """What is shown of something that goes on: a bar where it can be redrawn; else lines of a thread, after pauses."""
+
+    _console: Console
+    _open_bar: Callable[[], Progress]
+    _pause: Callable[[], float]
+    _again: Callable[[], None]
+    _bar: Progress | None = None
+    _thread: threading.Thread | None = None
+
+    def _start(self) -> None:
+        if self._console.is_interactive or self._console.is_jupyter:
+            self._bar = self._open_bar()
+            self._bar.start()
+            return
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="pmm_mcmc progress", daemon=True)
+        self._thread.start()
+
+    def _beat(self) -> None:
+        while not self._over.wait(self._pause()):
+            self._again()
+
+    def _stop(self) -> None:
+        if self._thread is not None:
+            self._over.set()
+            self._thread.join()
+        if self._bar is not None:
+            self._bar.stop()
+
+
+class Heartbeat(_Shown):
+    """The current task and its elapsed time on the screen, if they are to be shown, until it is stopped.
+
+    In a terminal or a notebook it is one line, redrawn in place and removed at the end; in a file or a pipe, a line at
+    once, after 1, 2, 4 and 8 seconds, and then every 5; in a notebook without ipywidgets, these lines over one another.
+    """
+
+    def __init__(self, show: bool = True):
+        self._show = show
+        self._description = ""
+        self._task = TaskID(0)
+        self._later: threading.Timer | None = None
+
+    def say(self, description: str) -> None:
+        """Show a new task from now on."""
+        if not self._show:
+            return
+        self._description = description
+        self._since = perf_counter()
+        if self._bar is not None:
+            self._bar.reset(self._task, description=description)
+            return
+        if self._thread is None:
+            self._console = console()
+            self._start()
+        if self._bar is None:
+            write(self._console, description)
+
+    def say_later(self, description: str) -> None:
+        """Show a new task once it has taken a second."""
+        self._later = threading.Timer(_BEAT, self.say, (description,))
+        self._later.daemon = True
+        self._later.start()
+
+    def stop(self) -> None:
+        """Stop showing tasks."""
+        if self._later is not None:
+            self._later.cancel()
+            self._later.join()
+        self._stop()
+        self._later = self._thread = self._bar = None
+
+    def _open_bar(self) -> Progress:
+        columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+        bar = Progress(*columns, console=self._console, transient=True, refresh_per_second=DRAWINGS)
+        self._task = bar.add_task(self._description, total=None)
+        return bar
+
+    def _pause(self) -> float:
+        """Return the pause to the next line: as long as the task has taken so far, within bounds."""
+        return min(max(_BEAT, perf_counter() - self._since), _LONGEST)
+
+    def _again(self) -> None:
+        elapsed = perf_counter() - self._since
+        if elapsed >= _BEAT:
+            write(self._console, f"{self._description}, {clock(elapsed)}")
+
+
 class _Mark(NamedTuple):
     """Progress at one time: phase and draws of a run; for each row gradients, and the phase's failed transitions."""
 
@@ -48,7 +147,7 @@ class _Mark(NamedTuple):
     failed: list[int]
 
 
-class RunProgress:
+class RunProgress(_Shown):
     """Context manager with a bar for each chain, or for each of up to eight groups of chains, updated between chunks.
 
     In a terminal or a notebook the rows are PyMC's, with step size, K of unadjusted draws, gradients, transitions that
@@ -68,42 +167,35 @@ class RunProgress:
         self._warmed_up = tune
         self._marks: list[_Mark] = []  # the first and the latest
         self._window: deque[_Mark] = deque()  # those by which speeds are measured
-        self._bar: Progress | None = None
-        self._beats: Beats | None = None
         self._tasks: list[TaskID] = []
 
     def __enter__(self) -> Self:
         if self._show:
             self._began = perf_counter()
             self._console = console()
-            if self._console.is_interactive or self._console.is_jupyter:
-                self._bar = self._open_bar()
-            else:
-                self._beats = Beats(self._again, self._pause)
+            self._start()
         return self
 
     def __exit__(self, *failure: Any) -> None:
-        if self._beats is not None:
-            self._beats.stop()
-        if self._bar is not None:
-            if self._marks:
-                self._draw(since=self._marks[0])
+        if self._bar is not None and self._marks:
+            self._draw(since=self._marks[0])
             self._bar.refresh()
-            self._bar.stop()
-        elif self._marks:
-            write(self._console, self._line(self._marks[-1].time, since=self._marks[0]), last=True)
+        self._stop()
+        if self._bar is None and self._marks:
+            write(self._console, self._line(self._marks[-1].time), last=True)
 
-    def update(self, *, tuning: bool, done: int, step_size: float, K: int, n_grad: Any, failed: Any) -> None:
+    def update(self, tuning: bool, tuned: Any, done: int, n_grad: Any, failed: Any) -> None:
         """Show the progress of the run, at most twice a second and at the end.
 
         Speeds count from the first update, which must come before the first chunk, with zeros or with the counts of a
-        resumed run.  A warm-up that ends before ``tune`` draws shortens the bar.  ``n_grad`` are the gradients of each
-        chain in the whole run, ``failed`` its transitions in this phase that failed, ``done`` its draws in this phase.
+        resumed run.  A warm-up that ends before ``tune`` draws shortens the bar.  ``tuned`` is the setting, ``n_grad``
+        are the gradients of each chain in the whole run, ``failed`` its transitions in this phase that failed, ``done``
+        its draws in this phase.
         """
         if not self._show:
             return
         by_row = [np.add.reduceat(np.asarray(counts), self._starts).tolist() for counts in (n_grad, failed)]
-        mark = _Mark(perf_counter(), tuning, done, step_size, K, *by_row)
+        mark = _Mark(perf_counter(), tuning, done, tuned.step_size, tuned.K, *by_row)
         if tuning:
             self._warmed_up = done
         previous = self._marks[-1] if self._marks else mark
@@ -158,25 +250,25 @@ class RunProgress:
 
     def _pause(self) -> float:
         drawing = bool(self._marks) and not self._marks[-1].tuning
-        return max(BEAT, _SHARE * (perf_counter() - self._began)) if drawing else BEAT
+        return max(_BEAT, _SHARE * (perf_counter() - self._began)) if drawing else _BEAT
 
     def _again(self) -> None:
         if self._marks:
             doing = ", first steps" if len(self._marks) == 1 else ""
-            write(self._console, self._line(perf_counter(), since=self._marks[0]) + doing)
+            write(self._console, self._line(perf_counter()) + doing)
 
-    def _line(self, now: float, since: _Mark) -> str:
+    def _line(self, now: float) -> str:
         mark = self._marks[-1]
         place = f"warm-up {mark.done} of at most {self._tune}" if mark.tuning else f"draw {mark.done} of {self._draws}"
         chains = f"{self._chains} chain{'s' * (self._chains != 1)}"
         failed = f"{count(sum(mark.failed))} {'diverging' if self._adjusted else 'unstable'}"
-        gradients = f"{count(sum(mark.n_grad))} gradients ({_speed(mark, since)}/s)"
+        gradients = f"{count(sum(mark.n_grad))} gradients ({_speed(mark, self._marks[0])}/s)"
         left = self._left(mark)
         left = f", {left} left" if left not in (_UNKNOWN, clock(0)) else ""
         return f"{chains}, {place}: {gradients}, {failed}, {clock(now - self._began)}{left}"
 
     def _open_bar(self) -> Progress:
-        """Return PyMC's bar with a row for each group of chains, started."""
+        """Return PyMC's bar with a row for each group of chains."""
         # Imported here so that runs without a bar do not import PyMC.
         from pymc.progress_bar import CustomProgress
         from pymc.progress_bar.rich_progress import CustomBarColumn
@@ -187,7 +279,7 @@ class RunProgress:
         columns: list[ProgressColumn] = [CustomBarColumn(bar_width=None, table_column=heading, **styles)]
         shown = _ADJUSTED if self._adjusted else _COLUMNS
         for name, (wide, short, width) in shown.items():
-            text = short if self._console.width < NARROW else wide
+            text = short if self._console.width < _NARROW else wide
             if text is None:
                 continue
             heading = Column(text, no_wrap=True, min_width=width)
@@ -203,7 +295,6 @@ class RunProgress:
             fields["left"] = _UNKNOWN
             total = self._tune + self._draws
             self._tasks.append(bar.add_task("", total=total, marker_pos=self._tune, failing=False, **fields))
-        bar.start()
         return bar
 
 
@@ -219,3 +310,31 @@ def count(number: float) -> str:
     digits, exponent = f"{number:.2e}".split("e")
     thousands, tens = divmod(int(exponent), 3)
     return f"{float(digits) * 10**tens:.{2 - tens}f}{' kMGTP'[thousands]}"
+
+
+class _OneLine(Console):
+    """A notebook that cannot redraw: rich asks for ipywidgets there.  Lines are written over one another."""
+
+
+def console() -> Console:
+    """Return a console with the theme of PyMC's progress bar."""
+    from pymc.progress_bar import default_progress_theme
+
+    drawing = Console(theme=default_progress_theme)
+    if drawing.is_jupyter and importlib.util.find_spec("ipywidgets") is None:
+        return _OneLine(force_jupyter=False, force_terminal=False)
+    return drawing
+
+
+def write(to: Console, line: str, last: bool = False) -> None:
+    """Write a line without markup, above a live progress bar; none comes after the ``last`` one."""
+    end = "\n"
+    if isinstance(to, _OneLine):
+        line = line.ljust(_WIDTH)
+        end = "\n" if last else "\r"
+    to.print(line, end=end, highlight=False, markup=False, soft_wrap=True)
+
+
+def clock(seconds: float) -> str:
+    """Return seconds as hours, minutes and seconds."""
+    return str(timedelta(seconds=int(seconds)))

@@ -13,15 +13,14 @@ import numpy as np
 import xarray as xr
 from rich.filesize import decimal
 
-from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run.chunks import Gathered, Groups
 from pmm_mcmc.run.finished_run import CHECKPOINT, TYPES, FinishedRun
 from pmm_mcmc.run.memory import peak_bytes, refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.moments import Moments
+from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.plan import SamplingPlan
-from pmm_mcmc.run.request import Request, stored_run
+from pmm_mcmc.run.request import stored_run
 from pmm_mcmc.run.stopping import first_look, limit_after
 from pmm_mcmc.run.storage import Store, open_store
 from pmm_mcmc.run.storage.checkpoint import encode
@@ -40,13 +39,14 @@ _UNCONSTRAINED = "unconstrained"
 
 
 class _Recorder:
-    """Recorder without a store: the run, and the attributes of its result."""
+    """Recorder without a store: the run, which changes in place, and the attributes of its result."""
 
-    def __init__(self, layout: ResultTree, attrs: dict[str, Any], rows: int, seed: int):
-        self.run: Any = None
+    run: Any = None
+
+    def __init__(self, plan: SamplingPlan, attrs: dict[str, Any], rows: int):
         self.rows = rows
-        self.seed = seed
-        self._layout = layout
+        self.seed = attrs["random_seed"]
+        self._plan = plan
         self._attrs = dict(attrs)
 
     def __enter__(self) -> Self:
@@ -56,7 +56,7 @@ class _Recorder:
         pass
 
     def begin(self, run: Any) -> None:
-        """Keep a reference to the run, which changes in place."""
+        """Record a run from its start on."""
         self.run = run
 
     def note(self, attrs: dict[str, Any]) -> None:
@@ -67,13 +67,9 @@ class _Recorder:
         """Return the unconstrained positions ``(chain, draw, d)`` so far, if they are kept."""
         return None
 
-    def _reports(self) -> dict[str, xr.Dataset]:
-        """Return the groups that the run adds to its draws."""
-        return {} if self.run is None else self.run.reports()
-
 
 class MemoryRecorder(_Recorder):
-    """Recorder that keeps the draws in memory, with a checkpoint to continue from.
+    """Recorder that keeps the draws in memory; without a ladder the result has a checkpoint, to continue from.
 
     Arrays are as long as ``draws``, the most draws of a chain with those of a finished run that goes on, and
     ``warmup_draws``, the most that are kept of its warm-up: what is not filled takes no memory.
@@ -81,7 +77,7 @@ class MemoryRecorder(_Recorder):
 
     def __init__(
         self,
-        layout: ResultTree,
+        plan: SamplingPlan,
         attrs: dict[str, Any],
         empty: Groups,
         rows: int,
@@ -89,40 +85,29 @@ class MemoryRecorder(_Recorder):
         draws: int,
         warmup_draws: int = 0,
     ):
-        super().__init__(layout, attrs, rows, identity["seed"])
+        super().__init__(plan, attrs, rows)
         self._empty = empty
         self._identity = identity
-        self._arguments: MethodArguments | None = None
         self._draws = Gathered(identity["chains"], draws)
         self._warmup = Gathered(identity["chains"], warmup_draws)
-        self._done: dict[str, int] = {}  # draws so far, by group
         self._times: dict[str, float] = {}  # of the finished run that goes on
 
-    def continue_by(self, arguments: MethodArguments, finished: FinishedRun | None) -> None:
-        """Add a checkpoint to the result, with the ``arguments`` of the step; begin where a ``finished`` run ended."""
-        self._arguments = arguments
-        if finished is None:
-            return
+    def go_on(self, finished: FinishedRun) -> None:
+        """Begin where a finished run ended."""
         changes = differences(finished.identity, self._identity)
         if changes:
             raise ValueError(
                 f"dt: is the result of another run ({changes}); give the model of that run, or start a new one"
             )
         self.run = finished.run
-        self._add(finished.groups(self._empty))
+        self.put(finished.groups(self._empty))
         attributes = finished.result["posterior"].attrs
         self._times = {name: float(attributes.get(name, 0.0)) for name in _TIMES}
 
-    def put(self, groups: Groups, run: Any, complete: bool) -> None:
+    def put(self, groups: Groups, complete: bool = True) -> None:
         """Record a chunk."""
-        self._add(groups)
-
-    def _add(self, groups: Groups) -> None:
-        for group, arrays in groups.items():
-            start = self._done.get(group, 0)
-            gathered = self._warmup if group.startswith("warmup_") else self._draws
-            gathered.put(slice(None), start, {group: arrays})
-            self._done[group] = start + next(iter(arrays.values())).shape[1]
+        self._warmup.append({group: arrays for group, arrays in groups.items() if group.startswith("warmup_")})
+        self._draws.append({group: arrays for group, arrays in groups.items() if not group.startswith("warmup_")})
 
     def note(self, attrs: dict[str, Any]) -> None:
         """Add attributes to the result; times add up."""
@@ -133,21 +118,18 @@ class MemoryRecorder(_Recorder):
         statistics = self._draws.groups.get(_STATISTICS, {})
         if _UNCONSTRAINED not in statistics:
             return None
-        values = statistics[_UNCONSTRAINED][:, : self._done[_STATISTICS]]
-        return xr.DataArray(values, dims=("chain", "draw", "coordinate"))
+        return xr.DataArray(statistics[_UNCONSTRAINED][:, : self._draws.done], dims=("chain", "draw", "coordinate"))
 
     def so_far(self, others: Mapping[str, xr.Dataset] | None = None) -> xr.DataTree:
         """Return the result of all chunks so far, for a verdict, with ``others`` of its groups."""
-        groups = dict(self._empty)
-        for group, arrays in (self._warmup.groups | self._draws.groups).items():
-            groups[group] = {name: values[:, : self._done[group]] for name, values in arrays.items()}
-        return self._layout.tree(groups, self._attrs, others)
+        groups = self._empty | self._warmup.upto(self._warmup.done) | self._draws.upto(self._draws.done)
+        return self._plan.layout.tree(groups, self._attrs, others)
 
     def result(self) -> xr.DataTree:
         """Return the result of all chunks, with a checkpoint to continue from."""
-        others = self._reports()
-        if self._arguments is not None:
-            state = np.frombuffer(encode((self._identity, self._arguments, self.run)), np.uint8)
+        others = self.run.reports()
+        if isinstance(self.run, Run):
+            state = np.frombuffer(encode((self._identity, self._plan.arguments, self.run)), np.uint8)
             others[CHECKPOINT] = xr.Dataset({"state": ("byte", state)})
         return self.so_far(others)
 
@@ -155,19 +137,19 @@ class MemoryRecorder(_Recorder):
 class MomentsRecorder(_Recorder):
     """Recorder that keeps no draws, only the moments of :class:`pmm_mcmc.run.moments.Moments`."""
 
-    def __init__(self, layout: ResultTree, attrs: dict[str, Any], empty: Groups, rows: int, seed: int):
-        super().__init__(layout, attrs, rows, seed)
+    def __init__(self, plan: SamplingPlan, attrs: dict[str, Any], empty: Groups, rows: int):
+        super().__init__(plan, attrs, rows)
         self._moments = Moments(empty["posterior"])
 
-    def put(self, groups: Groups, run: Any, complete: bool) -> None:
+    def put(self, groups: Groups, complete: bool = True) -> None:
         """Add a chunk."""
         if "posterior" in groups:
             self._moments.add(groups)
 
     def so_far(self) -> xr.DataTree:
         """Return the moments of all chunks so far."""
-        tree = self._moments.tree(self._layout, self._attrs)
-        for group, report in self._reports().items():
+        tree = self._moments.tree(self._plan.layout, self._attrs)
+        for group, report in self.run.reports().items():
             tree[group] = xr.DataTree(report)
         return tree
 
@@ -203,38 +185,38 @@ class StoreRecorder:
     def begin(self, run: Any) -> None:
         """Store the start of the chains."""
         self.run = run
-        self._commit(run)
+        self._commit()
 
-    def put(self, groups: Groups, run: Any, complete: bool) -> None:
+    def put(self, groups: Groups, complete: bool = True) -> None:
         """Record a chunk; an interrupted one is not stored, and is drawn again when the run resumes."""
         if not complete:
             return
         for group, arrays in groups.items():
             if group.startswith("warmup_"):
-                arrays = self._whole_chunks(group, arrays, run.tuning)
+                arrays = self._whole_chunks(group, arrays)
             if next(iter(arrays.values())).shape[1]:
                 self._store.append(group, arrays, self._processes.chains)
-        for group, report in run.reports(new=True).items():
+        for group, report in self.run.reports(new=True).items():
             self._store.append(group, report)
-        self._commit(run)
+        self._commit()
 
-    def _commit(self, run: Any) -> None:
+    def _commit(self) -> None:
         joined = {
             group: dict(zip(arrays, self._processes.join(*arrays.values()), strict=True))
             for group, arrays in self._waiting.items()
         }
         # A collective call: all processes have appended their chains before the commit makes them visible, and
         # processes that round differently must stop.
-        self._processes.agree("the setting that they have found", encode(run.tuned, "setting"))
-        self._store.commit((run, joined))
+        self._processes.agree("the setting that they have found", encode(self.run.tuned))
+        self._store.commit((self.run, joined))
 
-    def _whole_chunks(self, group: str, arrays: dict[str, np.ndarray], tuning: bool) -> dict[str, np.ndarray]:
+    def _whole_chunks(self, group: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the draws, with those that waited, that fill whole chunks; the others wait, unless warm-up is over."""
         if group in self._waiting:
             waiting = self._waiting.pop(group)
             arrays = {name: np.concatenate([waiting[name], values], axis=1) for name, values in arrays.items()}
         length = next(iter(arrays.values())).shape[1]
-        cut = length - length % self.rows if tuning else length
+        cut = length - length % self.rows if self.run.tuning else length
         if cut < length:
             self._waiting[group] = {name: values[:, cut:].copy() for name, values in arrays.items()}
         return {name: values[:, :cut] for name, values in arrays.items()}
@@ -260,7 +242,7 @@ class StoreRecorder:
 
 
 def recorder_of(
-    request: Request, plan: SamplingPlan, seed: int, processes: Processes, log: Callable[..., None]
+    plan: SamplingPlan, seed: int, log: Callable[..., None]
 ) -> MemoryRecorder | MomentsRecorder | StoreRecorder:
     """Return the recorder of a run, new or resumed; ``log`` what memory it takes.
 
@@ -269,6 +251,7 @@ def recorder_of(
     ValueError
         If the run would not fit the memory, or another one is to be continued.
     """
+    request = plan.request
     chains = request.chains
     tune = request.tune
     identity = plan.identity | {
@@ -282,32 +265,31 @@ def recorder_of(
     warmup_draws = 0
     if not request.discard_tuned_samples:
         empty |= {f"warmup_{group}": arrays for group, arrays in empty.items()}
-        warmup_draws = plan.longest_warmup(tune) * (1 + (request.start is not None))
+        warmup_draws = plan.longest_warmup * (1 + (request.start is not None))
     draws = request.draws
-    longest_chunk = draws
+    longest = draws
     if request.auto:
-        longest_chunk = first_look(chains)
-        draws = limit_after(0 if request.finished_run is None else request.finished_run.run.done, longest_chunk)
-    rows = rows_of_chunk(min(longest_chunk, request.longest_chunk or longest_chunk), chains, plan.numbers_per_draw)
+        longest = first_look(chains)
+        draws = limit_after(0 if request.finished_run is None else request.finished_run.run.done, longest)
+    rows = rows_of_chunk(longest, chains, plan.numbers_per_draw)
     if request.store is not None:
-        return _of_store(request, plan, empty, attrs, identity | {"rows": rows}, processes)
-    moments = request.keep == "moments"
-    needed = peak_bytes(plan, chains, draws, rows, tune=tune, warming=warmup_draws, moments=moments)
+        return _of_store(plan, empty, attrs, identity | {"rows": rows})
+    needed = peak_bytes(plan, draws, rows, warmup_draws)
     if needed > _LARGE:
         log("Memory: about %s at the peak", decimal(needed))
-    if moments:
-        return MomentsRecorder(plan.layout, attrs, empty, rows, seed)
+    if request.keep == "moments":
+        return MomentsRecorder(plan, attrs, empty, rows)
     refuse_too_large(draws + warmup_draws, chains, plan.numbers_per_draw, needed)
-    recorder = MemoryRecorder(plan.layout, attrs, empty, rows, identity, draws, warmup_draws)
-    recorder.continue_by(plan.arguments, request.finished_run)
+    recorder = MemoryRecorder(plan, attrs, empty, rows, identity, draws, warmup_draws)
+    if request.finished_run is not None:
+        recorder.go_on(request.finished_run)
     return recorder
 
 
-def _of_store(
-    request: Request, plan: SamplingPlan, empty: Groups, attrs: dict[str, Any], identity: dict[str, Any],
-    processes: Processes,
-) -> StoreRecorder:  # fmt: skip
+def _of_store(plan: SamplingPlan, empty: Groups, attrs: dict[str, Any], identity: dict[str, Any]) -> StoreRecorder:
     """Return the recorder of a run in a store, new or resumed."""
+    request = plan.request
+    processes = plan.processes
     store = request.store
     assert store is not None
     primary = processes.primary
@@ -318,13 +300,14 @@ def _of_store(
         identity["rows"] = stored.get("rows", identity["rows"])
         if request.random_seed is None:
             identity["seed"] = stored.get("seed", identity["seed"])
+    if stored or not primary:
         opened = Store.resume(store, identity, types=TYPES, primary=primary)
     else:
         template = plan.layout.tree(empty, attrs)
         if plan.equilibrates and request.tune:
             template[EQUILIBRATION] = xr.DataTree(report_of(None, request.chains))
         files = min(request.chains, plan.file_chains)
-        opened = Store.create(store, template, identity, identity["rows"], files, primary=primary)
+        opened = Store.create(store, template, identity, identity["rows"], files)
     if primary:
         processes.wait()
     return StoreRecorder(store, opened, identity["rows"], identity["seed"], processes)

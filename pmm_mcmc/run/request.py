@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from pmm_mcmc.engines.argument_checks import choice
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.user_density import LogDensity
-from pmm_mcmc.run.devices import Jax, check_choice, check_count
+from pmm_mcmc.run.devices import Jax, check_count
 from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.finished_run import FinishedRun
 from pmm_mcmc.run.stopping import AUTO, DRAWS
@@ -96,8 +97,6 @@ class Request:
         The run from which this one starts.
     finished_run
         The result in memory that is continued.
-    longest_chunk
-        Draws of each chain in a chunk at most; None: as many as memory has room for.
     ladder, reference
         Those of a ladder of temperatures, of :func:`pmm_mcmc.temper`; None without one.
     """
@@ -127,7 +126,6 @@ class Request:
     callback: Callable[[FinishedChunk], None] | None = None
     progressbar: bool = True
     compute_convergence_checks: bool = True
-    longest_chunk: int | None = None
 
     @classmethod
     def checked(
@@ -257,6 +255,10 @@ def _one_step(step: Any, draws: Any) -> Any:
             f"step: {len(step)} steps were given, and pmm.sample moves all variables with one; PyMC combines several: "
             "pm.sample(step=[...])"
         )
+    if not isinstance(step, LangevinStep | None):
+        raise ValueError(
+            f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(); pm.sample takes PyMC's own"
+        )
     return step
 
 
@@ -312,14 +314,14 @@ def _of_backend(backend: str | Jax) -> dict[str, Any]:
     """Return the name of a backend with its options."""
     if isinstance(backend, Jax):
         return {"backend": "jax", **vars(backend)}
-    check_choice("backend", backend, _BACKENDS)
+    choice(*_BACKENDS)("backend", backend)
     return {}
 
 
 def _check_keep(options: Mapping[str, Any]) -> None:
     """Raise ``ValueError`` if ``keep`` is unknown, or no draws are kept and something needs them."""
     keep = options["keep"]
-    check_choice("keep", keep, ("draws", "moments"))
+    choice("draws", "moments")("keep", keep)
     needy = {
         "store": options["store"] is not None,
         "discard_tuned_samples=False": not options["discard_tuned_samples"],

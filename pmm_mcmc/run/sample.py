@@ -262,24 +262,23 @@ def _sampled(request: Request, stopped: StopRequest) -> xr.DataTree:
         structure = plan.engine.structure
         if not structure.is_identity:
             console.log("%s", structure.words)
-        processes = plan.processes(request.chains)
+        processes = plan.processes
         processes.check(request.store, draws=request.draws, resume=request.resume)
         seed = request.common_seed(processes)
-        with processes.failing_together(), recorder_of(request, plan, seed, processes, console.log) as recorder:
+        with processes.failing_together(), recorder_of(plan, seed, console.log) as recorder:
             console.prepares()
             if recorder.run is None:
-                recorder.begin(_begin(request, plan, recorder.seed, console))
+                recorder.begin(_begin(plan, recorder.seed, console))
             run = recorder.run
             if not run.tuning:
                 recorder.note(run.attributes(plan))
             rule = stopping_rule(request.draws, request.chains, run.done, recorder, processes)
             run.prepare(plan)
             console.prepared()
-            warm_up = plan.longest_warmup(request.tune)
-            bar = console.bar(warm_up, rule.limit, adjusted=plan.adjusted, show=processes.primary)
+            bar = console.bar(plan.longest_warmup, rule.limit, adjusted=plan.request.adjusted, show=processes.primary)
             with stop_on_signals(stopped), bar:
                 console.update(run.tuning, run.tuned, run.done, run.n_grad, run.unstable)
-                finished = Sampling(plan, request, run, recorder, rule, console, processes).go(stopped)
+                finished = Sampling(plan, run, recorder, rule, console).go(stopped)
                 if finished:
                     bar.end_at(run.done)
             console.checks()
@@ -304,18 +303,19 @@ def _sampled(request: Request, stopped: StopRequest) -> xr.DataTree:
     return result
 
 
-def _begin(request: Request, plan: SamplingPlan, seed: int, console: Console) -> Run:
+def _begin(plan: SamplingPlan, seed: int, console: Console) -> Run:
     """Return a run whose chains are at their starts."""
+    request = plan.request
     rng = np.random.default_rng(seed)
-    positions = starts(plan, request.initvals, request.chains, request.superchains, rng)
+    positions = starts(plan, rng)
     if plan.model is not None:
         check_direction(plan.model, positions[0], lambda x: density_at(plan.engine, x))
     if request.start is None:
-        run = Run.start(plan, positions, request.tune, rng)
+        run = Run.start(plan, positions, rng)
         run.warming.prior = draws_of_prior(plan, rng) if request.adapts else None
         return run
     trial = WarmStart(positions, draws_of_prior(plan, rng))
-    run = request.start.begin(plan, request, trial, rng)
+    run = request.start.begin(plan, trial, rng)
     if trial.outcome:
         console.log("%s", trial.words(float(run.n_grad.mean())))
     return run

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from pymc.exceptions import SamplingError
 
@@ -23,12 +21,12 @@ from pmm_mcmc.run.plan import SamplingPlan
 __all__ = ["density_at", "draws_of_prior", "starts"]
 
 
-def starts(
-    plan: SamplingPlan, initvals: Any, chains: int, superchains: int | None, rng: np.random.Generator
-) -> np.ndarray:
+def starts(plan: SamplingPlan, rng: np.random.Generator) -> np.ndarray:
     """Return the initial points ``(chain, d)`` of the chains, all with a finite log density and gradient."""
     d = plan.engine.d
     model = plan.model
+    initvals = plan.request.initvals
+    chains = plan.request.chains
     if model is not None:
         points, jitter = model_starts(model, model.value_vars, initvals, chains)
     elif initvals is None:
@@ -40,7 +38,8 @@ def starts(
         jitter = False
     if jitter:
         width = INITIAL if model is None else JITTER
-        spread = spread_starts(points[0], chains, superchains, lambda x: _gradient_at(plan.engine, x), rng, width)
+        groups = plan.request.superchains
+        spread = spread_starts(points[0], chains, groups, lambda x: _gradient_at(plan.engine, x), rng, width)
         if spread is not None:
             return spread
     bad = np.flatnonzero(~np.isfinite(_gradient_at(plan.engine, points)).all(axis=1))

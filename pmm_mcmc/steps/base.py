@@ -65,16 +65,18 @@ class LangevinStep(ArrayStepShared):
     def __getnewargs_ex__(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (), {}
 
-    def __init__(
-        self, vars: Any, arguments: MethodArguments, keep_gradients: bool, model: pm.Model | None, blocked: bool,
-        rng: Any,
-    ):  # fmt: skip
+    def _begin(self, method: str, values: dict[str, Any]) -> None:
+        """Check the arguments of a constructor, which are its local ``values``, and bind the step to its model."""
+        vars, keep_gradients, model, blocked, rng = (
+            values.pop(name) for name in ("vars", "keep_gradients", "model", "blocked", "rng")
+        )
+        del values["self"]
         if blocked is not True:
             raise ValueError(
                 f"blocked={blocked!r}: a Langevin sampler moves all its variables together; leave blocked out, "
                 "or build one step for each choice of vars="
             )
-        self._set_arguments(arguments, keep_gradients, rng)
+        self._set_arguments(MethodArguments.checked(method, **values), keep_gradients, rng)
         model = _model_of_context() if model is None else model
         self.free = model is None
         if model is not None:
@@ -83,7 +85,7 @@ class LangevinStep(ArrayStepShared):
             raise ValueError(f"vars={vars!r}: needs a model to choose from: make the step inside it, or pass model=")
 
     @classmethod
-    def of_arguments(cls, arguments: MethodArguments, keep_gradients: bool) -> LangevinStep:
+    def of_arguments(cls, arguments: MethodArguments, keep_gradients: bool = True) -> LangevinStep:
         """Return a step with arguments that are already checked, as if created outside any model."""
         step = cls.__new__(cls)
         step._set_arguments(arguments, keep_gradients, None)
@@ -245,10 +247,10 @@ class LangevinStep(ArrayStepShared):
         assert chain is not None
         draw = next(self._ahead, None)
         if draw is None:
-            chunk, tuned, thin = chain.look_ahead(self._engine, moves_all)
+            chunk = chain.look_ahead(self._engine, moves_all)
             points = self._as_points(chunk.model_position)
             contents = [[value.tobytes() for value in new.values()] for new in points]
-            rows = rows_of(chunk, tuned, thin, chain, self.stats_dtypes_shapes, self._engine.structure)
+            rows = rows_of(chunk, chain, self.stats_dtypes_shapes, self._engine.structure)
             self._ahead = zip(points, rows, contents, strict=True)
             draw = next(self._ahead)
         new, stats, self._last_draw = draw
@@ -276,7 +278,7 @@ class LangevinStep(ArrayStepShared):
         q = self._flat(point)
         try:
             if self.chain is None:
-                self.chain = Chain.start(
+                self.chain = Chain.begin(
                     self.arguments,
                     self._engine,
                     q,
@@ -286,7 +288,7 @@ class LangevinStep(ArrayStepShared):
                     rng=self.rng,
                 )
                 if moves_all and self.n_tune:
-                    self.chain.warming.prior = prior_draws(self._model, self._vars, self.chain.key)
+                    self.chain.prior = prior_draws(self._model, self._vars, self.chain.ensemble.keys[0])
                 return
             last = self._flat(self._as_points(self.chain.latest[None, :])[0])  # rounded to the dtypes of the variables
             moved = not np.array_equal(q, last)

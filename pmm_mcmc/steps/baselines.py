@@ -6,7 +6,6 @@ from typing import Any
 
 import pymc as pm
 
-from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.shared_texts import documented
 from pmm_mcmc.steps.statistics import WITHOUT_FRICTION
@@ -69,11 +68,7 @@ class ULMC(LangevinStep):
         reparametrise: Any = "auto", keep_gradients: bool = True, model: pm.Model | None = None, blocked: bool = True,
         rng: Any = None,
     ):  # fmt: skip
-        arguments = MethodArguments.checked(
-            "ULMC", dynamics="underdamped", step_size=step_size, friction=friction, steps_per_draw=steps_per_draw,
-            scaling=scaling, target_bias=target_bias, reparametrise=reparametrise,
-        )  # fmt: skip
-        super().__init__(vars, arguments, keep_gradients, model, blocked, rng)
+        self._begin("ULMC", locals())
 
 
 @documented
@@ -123,11 +118,7 @@ class OLMC(LangevinStep):
         scaling: Any = "auto", target_bias: float = 0.05, reparametrise: Any = "auto", keep_gradients: bool = True,
         model: pm.Model | None = None, blocked: bool = True, rng: Any = None,
     ):  # fmt: skip
-        arguments = MethodArguments.checked(
-            "OLMC", dynamics="overdamped", step_size=step_size, steps_per_draw=steps_per_draw, scaling=scaling,
-            target_bias=target_bias, reparametrise=reparametrise,
-        )  # fmt: skip
-        super().__init__(vars, arguments, keep_gradients, model, blocked, rng)
+        self._begin("OLMC", locals())
 
 
 @documented
@@ -208,8 +199,4 @@ class RLMC(LangevinStep):
             raise ValueError(
                 f"friction={friction!r} does not apply to dynamics='overdamped', which has no velocity: leave it out"
             )
-        arguments = MethodArguments.checked(
-            "RLMC", dynamics=dynamics, step_size=step_size, friction=friction, steps_per_draw=steps_per_draw,
-            scaling=scaling, target_bias=target_bias, reparametrise=reparametrise,
-        )  # fmt: skip
-        super().__init__(vars, arguments, keep_gradients, model, blocked, rng)
+        self._begin("RLMC", locals())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Chunk, TunedParameters, chains_of, empty_state
+from pmm_mcmc.engines.contract import Chunk, chains_of, empty_state
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.langevin.methods import Scheme
@@ -64,22 +64,21 @@ class _Surroundings:
         return None
 
 
-@dataclass
-class Chain:
+@dataclass(kw_only=True)
+class Chain(Warming):
     """A chain with all that it needs to continue bit for bit.
 
-    ``warming`` has the state of this chain (row 0) after the last draw that PyMC took, its setting and the gradients
-    spent; in warm-up also the schedule and, until the setting is frozen, the companion chains after their last block.
+    Row 0 of the ensemble is this chain after the last draw that PyMC took; in warm-up the others are, until the setting
+    is frozen, its companions after their last block.
     """
 
     arguments: MethodArguments
     n_tune: int  # draws in warm-up, and after it
     n_draws: int
-    warming: Warming
     position: np.ndarray  # (d,): the last draw handed out, in the model's coordinates
     iteration: int = 0  # draws handed out
     transition: int = 0  # transitions for them
-    n_grad: int = 0  # gradients reported with them
+    reported: int = 0  # gradients reported with them
     unstable: int = 0  # transitions rejected in this phase
     row: int = 0  # draws handed out from the current chunk
     _chunk: Chunk | None = None  # draws computed ahead
@@ -87,7 +86,7 @@ class Chain:
     _blocks: list[Block] = field(default_factory=list)  # draws of the current block of warm-up
 
     @classmethod
-    def start(
+    def begin(
         cls, arguments: MethodArguments, engine: NumbaEngine, position: np.ndarray, *, jitter: bool, moves_all: bool,
         lengths: tuple[int, int], rng: np.random.Generator,
     ) -> Chain:  # fmt: skip
@@ -138,22 +137,9 @@ class Chain:
         )
         n_grad = np.ones(len(ensemble.keys), int)
         n_grad[0] += around.evaluations
-        return cls(arguments, n_tune, n_draws, Warming(ensemble, tuned, warmup, n_grad), start)
-
-    @property
-    def key(self) -> np.ndarray:
-        """The random key of the chain."""
-        return self.warming.ensemble.keys[0]
-
-    @property
-    def tuned(self) -> TunedParameters:
-        """Current tuned parameters."""
-        return self.warming.tuned
-
-    @property
-    def warmup(self) -> Warmup | None:
-        """The schedule of the warm-up, until its end."""
-        return self.warming.warmup
+        return cls(
+            ensemble, tuned, warmup, n_grad, arguments=arguments, n_tune=n_tune, n_draws=n_draws, position=start
+        )  # fmt: skip
 
     @property
     def thin(self) -> int:
@@ -168,7 +154,7 @@ class Chain:
     @property
     def _unreported_gradients(self) -> int:
         """Number of gradients spent that no draw has reported yet."""
-        return int(self.warming.n_grad.sum()) - self.n_grad
+        return int(self.n_grad.sum()) - self.reported
 
     def rewind(self) -> None:
         """Rewind the chain to the last draw that PyMC took; later draws are recomputed, with identical values."""
@@ -178,13 +164,13 @@ class Chain:
             if self.warmup is not None:
                 self._blocks.append(_as_block(self._chunk, slice(self.row)))
             row = self.row - 1
-            self.warming.ensemble.state[0] = self._chunk.state[row]
-            self.warming.ensemble.evaluation[0] = self._chunk.evaluation[row]
+            self.ensemble.state[0] = self._chunk.state[row]
+            self.ensemble.evaluation[0] = self._chunk.evaluation[row]
             self.position = self._chunk.model_position[row].copy()
             self.transition += self.row * self.thin
             spent_by_draws = int(self._chunk.n_grad[: self.row].sum())
-            self.warming.n_grad[0] += spent_by_draws - self._unreported_gradients
-            self.n_grad += spent_by_draws
+            self.n_grad[0] += spent_by_draws - self._unreported_gradients
+            self.reported += spent_by_draws
             self.unstable += int(self._chunk.unstable[: self.row].sum())
         self._chunk = None
         self.row = 0
@@ -201,10 +187,10 @@ class Chain:
         self._close_full_block(engine)
         while self.warmup is not None:
             rows = self.warmup.boundary - self.warmup.done
-            ensemble = self.warming.ensemble
+            ensemble = self.ensemble
             chunk = self._advance(engine, ensemble.state[0], ensemble.evaluation[0], rows, 1)
             self.transition += rows
-            self.warming.n_grad[0] += chunk.n_grad.sum()
+            self.n_grad[0] += chunk.n_grad.sum()
             self._blocks.append(_as_block(chunk, slice(None)))
             self._close_block(engine)
 
@@ -214,7 +200,7 @@ class Chain:
         Raises NotFiniteError if the log density or its gradient is not finite there.
         """
         self.rewind()
-        ensemble = self.warming.ensemble
+        ensemble = self.ensemble
         state = ensemble.state[0].copy()
         coordinates = self.tuned.coordinates
         if position is not None:
@@ -222,14 +208,14 @@ class Chain:
             state[: engine.d] = coordinates.whiten(z)
             self.position = position
         gradient = engine.evaluate(coordinates, state)
-        self.warming.n_grad[0] += 1
+        self.n_grad[0] += 1
         if np.isnan(chains_of(state).lp[0]):
             raise NotFiniteError
         ensemble.state[0] = state
         ensemble.evaluation[0] = gradient
 
-    def look_ahead(self, engine: NumbaEngine, moves_all: bool) -> tuple[Chunk, TunedParameters, int]:
-        """Return the next draws, their tuned parameters and the number of transitions for each.
+    def look_ahead(self, engine: NumbaEngine, moves_all: bool) -> Chunk:
+        """Return the next draws.
 
         There is one draw at a time if other step methods move variables, too (not ``moves_all``).
         """
@@ -239,21 +225,20 @@ class Chain:
         rows = min(self._rows_ahead, left) if moves_all and left > 0 else 1
         if self.warmup is not None:
             rows = min(rows, self.warmup.boundary - self.warmup.done - self._collected)
-        thin = self.thin
-        ensemble = self.warming.ensemble
+        ensemble = self.ensemble
         state = ensemble.state[0].copy()
         began = time.perf_counter()
-        chunk = self._advance(engine, state, ensemble.evaluation[0].copy(), rows, thin)
+        chunk = self._advance(engine, state, ensemble.evaluation[0].copy(), rows, self.thin)
         if not moves_all and engine.kernel.scheme == Scheme.RECYCLED:
             self._draw_at_end_point(engine, state, chunk)
         seconds = max((time.perf_counter() - began) / rows, 1e-9)
         self._rows_ahead = int(np.clip(SECONDS_AHEAD / seconds, 1, min(MOST_DRAWS_AHEAD, 4 * self._rows_ahead)))
         chunk.n_grad[0] += self._unreported_gradients
         self._chunk = chunk
-        return chunk, self.tuned, thin
+        return chunk
 
     def _advance(self, engine: NumbaEngine, state: np.ndarray, gradient: np.ndarray, rows: int, thin: int) -> Chunk:
-        chain = Ensemble(state, gradient, self.key, self.transition)
+        chain = Ensemble(state, gradient, self.ensemble.keys[0], self.transition)
         tolerance = 0.0 if self.warmup is None else self.warmup.tolerance
         return engine.run(self.tuned, chain, rows, thin=thin, tolerance=tolerance)
 
@@ -272,7 +257,7 @@ class Chain:
             # No finite density there: back to the midpoint, with a fresh velocity, as the engine does.
             last = chains_of(chunk.state[0])
             last.u[:] = coordinates.whiten(chunk.position[0])
-            last.v[:] = np.random.default_rng([*self.key, self.transition]).standard_normal(len(last.v))
+            last.v[:] = np.random.default_rng([*self.ensemble.keys[0], self.transition]).standard_normal(len(last.v))
             chunk.unstable[0] += 1
             return
         chunk.state[0] = state
@@ -287,33 +272,32 @@ class Chain:
 
     def _close_block(self, engine: NumbaEngine, stop: bool = False) -> None:
         """Pass the collected draws to warm-up, with those of the companions, and take over its tuned parameters."""
-        warming = self.warming
-        warmup = warming.warmup
+        warmup = self.warmup
         assert warmup is not None
         old = self.tuned.coordinates
         if not self._blocks:  # stopped before the block had any draws
-            warming.tuned = warmup.finish()
+            self.tuned = warmup.finish()
         else:
             block = Block(*(np.concatenate(arrays, axis=1) for arrays in zip(*self._blocks, strict=True)))
             self._blocks = []
-            if len(warming.n_grad) > 1:
-                companions = warming.ensemble.subset(slice(1, None))
+            if len(self.n_grad) > 1:
+                companions = self.ensemble.subset(slice(1, None))
                 chunk = companions.advance(engine, self.tuned, block.lp.shape[1], tolerance=warmup.tolerance)
-                warming.n_grad[1:] += chunk.n_grad.sum(axis=1)
+                self.n_grad[1:] += chunk.n_grad.sum(axis=1)
                 block = Block(*(np.concatenate(arrays) for arrays in zip(block, Block.of(chunk), strict=True)))
-            warming.ensemble.transition = self.transition
-            warming.close(engine, block, stop=stop)
+            self.ensemble.transition = self.transition
+            self.close(engine, block, stop=stop)
         for chains in (slice(0, 1), slice(1, None)):  # rounding of the chain must not depend on its companions
-            ensemble = warming.ensemble.subset(chains)
+            ensemble = self.ensemble.subset(chains)
             ensemble.change_coordinates(engine, old, self.tuned.coordinates)
-            warming.ensemble.state[chains] = ensemble.state
-            warming.ensemble.evaluation[chains] = ensemble.evaluation
+            self.ensemble.state[chains] = ensemble.state
+            self.ensemble.evaluation[chains] = ensemble.evaluation
         if warmup.finished or warmup.frozen is not None:
-            warming.ensemble = warming.ensemble.subset(slice(0, 1))
-            warming.n_grad = warming.n_grad.sum(keepdims=True)
+            self.ensemble = self.ensemble.subset(slice(0, 1))
+            self.n_grad = self.n_grad.sum(keepdims=True)
         if warmup.finished:
-            warming.warmup = None
-            warming.prior = None
+            self.warmup = None
+            self.prior = None
             self.unstable = 0
 
 

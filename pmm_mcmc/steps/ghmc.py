@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import pymc as pm
 
-from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.shared_texts import documented
 from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS
@@ -87,8 +86,4 @@ class GHMC(LangevinStep):
         steps_per_draw: int | str = "auto", scaling: Any = "auto", reparametrise: Any = "auto",
         keep_gradients: bool = True, model: pm.Model | None = None, blocked: bool = True, rng: Any = None,
     ):  # fmt: skip
-        arguments = MethodArguments.checked(
-            "GHMC", dynamics="underdamped", step_size=step_size, friction=friction, steps_per_draw=steps_per_draw,
-            scaling=scaling, reparametrise=reparametrise,
-        )  # fmt: skip
-        super().__init__(vars, arguments, keep_gradients, model, blocked, rng)
+        self._begin("GHMC", locals())

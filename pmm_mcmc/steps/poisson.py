@@ -6,7 +6,6 @@ from typing import Any
 
 import pymc as pm
 
-from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.shared_texts import documented
 from pmm_mcmc.steps.statistics import WITHOUT_FRICTION
@@ -99,12 +98,7 @@ class PoissonULMC(LangevinStep):
         reparametrise: Any = "auto", keep_gradients: bool = True, model: pm.Model | None = None, blocked: bool = True,
         rng: Any = None,
     ):  # fmt: skip
-        arguments = MethodArguments.checked(
-            "PoissonULMC", dynamics="underdamped", K=K, step_size=step_size, friction=friction, option=option,
-            grid=grid, scheme=scheme, midpoint=midpoint, steps_per_draw=steps_per_draw, scaling=scaling,
-            target_bias=target_bias, reparametrise=reparametrise,
-        )  # fmt: skip
-        super().__init__(vars, arguments, keep_gradients, model, blocked, rng)
+        self._begin("PoissonULMC", locals())
 
 
 @documented
@@ -174,8 +168,4 @@ class PoissonOLMC(LangevinStep):
         target_bias: float = 0.05, reparametrise: Any = "auto", keep_gradients: bool = True,
         model: pm.Model | None = None, blocked: bool = True, rng: Any = None,
     ):  # fmt: skip
-        arguments = MethodArguments.checked(
-            "PoissonOLMC", dynamics="overdamped", K=K, step_size=step_size, option=option, grid=grid, midpoint=midpoint,
-            steps_per_draw=steps_per_draw, scaling=scaling, target_bias=target_bias, reparametrise=reparametrise,
-        )  # fmt: skip
-        super().__init__(vars, arguments, keep_gradients, model, blocked, rng)
+        self._begin("PoissonOLMC", locals())

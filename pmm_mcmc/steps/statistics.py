@@ -9,7 +9,7 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.engines.contract import Chunk, TunedParameters
+from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.steps.chain import Chain
 from pmm_mcmc.warmup.other_modes import OTHER_MODES, OtherModes
 
@@ -62,15 +62,9 @@ class Stats(dict[str, Any]):
     unstable_total: int
 
 
-def rows_of(
-    chunk: Chunk,
-    tuned: TunedParameters,
-    thin: int,
-    chain: Chain,
-    statistics: dict[str, tuple[Any, Any]],
-    structure: Structure,
-) -> list[Stats]:
-    """Return the ``statistics`` of each draw of a chunk, one for ``thin`` transitions, from the chain before them."""
+def rows_of(chunk: Chunk, chain: Chain, statistics: dict[str, tuple[Any, Any]], structure: Structure) -> list[Stats]:
+    """Return the ``statistics`` of each draw of a chunk, from the chain before them."""
+    tuned = chain.tuned
     d = chunk.position.shape[1]
     sampled = chunk.position, chunk.evaluation
     if "gradient" in statistics:
@@ -81,8 +75,8 @@ def rows_of(
         "step_size": tuned.step_size,
         "K": tuned.K,
         "friction": tuned.friction if chain.arguments.dynamics == "underdamped" else np.nan,
-        "steps_per_draw": thin,
-        **chain.warming.other_modes.statistics,
+        "steps_per_draw": chain.thin,
+        **chain.other_modes.statistics,
     }
     constant = {name: value for name, value in constant.items() if name in statistics}
     tuning = chain.iteration < chain.n_tune  # a chunk ends at the end of the warm-up
@@ -92,7 +86,7 @@ def rows_of(
         row.unstable_total = failed
         row.tuning = tuning
         rows.append(row)
-    for name, values in columns_of(chunk, np.asarray(chain.n_grad), *sampled).items():
+    for name, values in columns_of(chunk, np.asarray(chain.reported), *sampled).items():
         if name in statistics:
             for row, value in zip(rows, values if name in GRADIENTS else values.tolist(), strict=True):
                 row[name] = value

@@ -157,6 +157,16 @@ class Builder:
         self.emit(loop.COPY, out, value)
         return out
 
+    def join(self, axis: int, values: Sequence[np.ndarray]) -> np.ndarray:
+        """Return a contiguous array of values side by side."""
+        ends = np.cumsum([each.shape[axis] for each in values])
+        shape = list(values[0].shape)
+        shape[axis] = ends[-1]
+        out = self.new(shape)
+        for each, place in zip(values, np.split(out, ends[:-1], axis), strict=True):
+            self.emit(loop.COPY, place, each)
+        return out
+
     def reduce(self, code: int, nothing: float, value: np.ndarray, axes: Sequence[int]) -> np.ndarray:
         """Return the result of a reduction over axes, of which that of no elements is ``nothing``."""
         axes = [axis % value.ndim for axis in axes]

@@ -225,16 +225,6 @@ def _cumulative(builder: Builder, op: Any, x: Any) -> Any:
     return out
 
 
-def _joined(builder: Builder, axis: int, values: Sequence[Any]) -> Any:
-    ends = np.cumsum([each.shape[axis] for each in values])
-    shape = list(values[0].shape)
-    shape[axis] = ends[-1]
-    out = builder.new(shape)
-    for each, place in zip(values, np.split(out, ends[:-1], axis), strict=True):
-        builder.emit(loop.COPY, place, each)
-    return out
-
-
 def _check(builder: Builder, op: Any, x: Any, *conditions: Any) -> Any:
     for each in conditions:
         flat = builder.copy(each, np.shape(each)).reshape(-1)
@@ -288,8 +278,8 @@ _TENSORS |= {
     "CumOp": _cumulative,
     "DimShuffle": _dimshuffle,
     "ExtractDiag": lambda builder, op, x: x.diagonal(op.offset, op.axis1, op.axis2),
-    "Join": lambda builder, op, *values: _joined(builder, op.axis, values),
-    "MakeVector": lambda builder, op, *values: _joined(builder, 0, [np.reshape(each, 1) for each in values]),
+    "Join": lambda builder, op, *values: builder.join(op.axis, values),
+    "MakeVector": lambda builder, op, *values: builder.join(0, [np.reshape(each, 1) for each in values]),
     "Reshape": lambda builder, op, x, shape: (x if x.flags.c_contiguous else builder.copy(x)).reshape(
         tuple(_numbers(builder, shape))
     ),

@@ -59,8 +59,8 @@ class Tempering(Driver):
         console: Console,
         stack: ExitStack,
     ):
-        super().__init__(request.callback, Processes(slice(0, request.chains)))
-        self.plan = plan
+        super().__init__(plan)
+        self.processes = Processes(slice(0, request.chains))
         self.request = request
         self.console = console
         self.path = TemperingPath(plan.adjusted_engine, plan.prior_sampler)
@@ -74,7 +74,7 @@ class Tempering(Driver):
         else:
             rng = np.random.default_rng(request.seed)
             key = rng.integers(0, 2**63, size=2, dtype=np.uint64)
-            start = None if self.path.has_prior else starts(plan, request.initvals, request.chains, None, rng)
+            start = None if self.path.has_prior else starts(plan, rng)
             self._tuner = Tuner(self.path, plan.arguments, options, request.chains, request.tune, key, self._map_levels)
             self._tuning = self._tuner.run(start)
             console.update(True, self._tuner.tuned, 0, *self._shown(0.0))
@@ -128,7 +128,7 @@ class Tempering(Driver):
             done += 1
             self.console.update(False, setting, ladder.done, *self._shown(float(ladder.n_grad.sum())))
         chunk = Chunk(*(array[:, :done] for array in chunk))
-        groups = groups_of(self.plan, chunk, setting, n_grad_before, "")
+        groups = groups_of(self.plan, chunk, setting.coordinates.density_parameters, n_grad_before, "")
         groups["sample_stats"]["restart"] = arrived[:, :done]
         return FinishedChunk(False, ladder.done, groups, done == rows)
 
@@ -162,7 +162,7 @@ class Tempering(Driver):
         # On a ladder nothing is non-centred: the chains move in the unconstrained coordinates of the model.
         modes = find_modes(coordinates.whiten(position), restart > 0, self.path.whitened_density(coordinates))
         ladder.modes = modes._replace(centre=coordinates.place(modes.centre), label=np.empty((0, 0), np.int64))
-        self.recorder.put({}, ladder, True)
+        self.recorder.put({})
 
     def result(self) -> xr.DataTree:
         """Return the result, without draws if the run was stopped before the ladder was tuned."""
@@ -199,7 +199,7 @@ class Tempering(Driver):
         if request.store is None:
             refuse_too_large(request.draws, replicas, plan.numbers_per_draw)
             identity = self._identity | {"chains": replicas}
-            self.recorder = MemoryRecorder(plan.layout, self.attributes, empty, rows, identity, request.draws)
+            self.recorder = MemoryRecorder(plan, self.attributes, empty, rows, identity, request.draws)
         else:
             template = plan.layout.tree(empty, self.attributes)
             template[LADDER] = xr.DataTree(self._named(report_of(ladder)))

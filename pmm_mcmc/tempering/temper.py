@@ -26,7 +26,6 @@ from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Request, fresh_seed, stored_run
 from pmm_mcmc.run.signals import StopRequest, stop_on_signals
 from pmm_mcmc.run.stopping import DRAWS
-from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
 from pmm_mcmc.tempering.driver import Tempering
 from pmm_mcmc.tempering.report import LADDER
@@ -237,10 +236,8 @@ def _temperatures(ladder: Any, reference: Any, *, chains: int) -> tuple[np.ndarr
 def _for_ladder(step: Any) -> Any:
     """Return the step with what a ladder takes of it: friction and scaling."""
     if step is None:
-        arguments = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="auto")
-        step = PoissonULMC.of_arguments(arguments, keep_gradients=True)
-    if not isinstance(step, LangevinStep):
-        return step  # the plan refuses it
+        arguments = MethodArguments.checked("PoissonULMC", scheme="auto")
+        step = PoissonULMC.of_arguments(arguments)
     arguments = step.arguments
     if arguments.kernel.adjusted:
         raise ValueError(
@@ -253,7 +250,7 @@ def _for_ladder(step: Any) -> Any:
             raise ValueError(f"{name}={value!r} with a ladder: each temperature level finds its own; leave {name} out")
     if arguments.reparametrise not in ("auto", "no"):
         raise ValueError(
-            f"reparametrise={dict(arguments.reparametrise)!r} with a ladder: "  # type: ignore[arg-type]
+            f"reparametrise={dict(arguments.reparametrise)!r} with a ladder: "
             "its chains move in the model's coordinates; leave it out, and write the model non-centred by hand where "
             "that helps"
         )

@@ -107,9 +107,3 @@ def test_in_float32(mode):
     found = pytensor.function([z], [x, log_det], mode=mode)(values[4].astype("float32"))
     for got, want in zip(found, dense(np, *values), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
-
-
-def test_types_without_a_gradient_are_refused():
-    values = inputs(3, 2)
-    with pytest.raises(TypeError, match="z has dtype int64; give float32 or float64"):
-        noncentred_groups(*values[:4], np.ones((3, 2), dtype="int64"))

@@ -213,7 +213,7 @@ def test_matrices_of_draws_are_made_a_part_at_a_time():
         x, slope = rng.normal(size=(2, 40, structure.d)) * 0.3
         results = []
         for rows in (40, 7):
-            structure._rows = rows
+            structure._draws_of_block = rows
             z, log_det = structure.to_z(x, noncentring)
             _, gradient = structure.pull_back(z, slope, noncentring)
             results.append([z, log_det, gradient, structure.learn(x, slope, gradient, noncentring)])

@@ -262,31 +262,6 @@ def test_jax_is_imported_where_it_is_used_only(run_script):
     np.testing.assert_allclose(found[1], dense(np, *(np.ones(n) for n in (1, 3, 3, 3, 3, 3)))[0])
 
 
-def test_bad_shapes_and_types_are_refused():
-    good = [np.ones(1), *(np.ones(3) for _ in range(5))]
-    for which in range(1, 6):
-        bad = [np.ones(2) if i == which else value for i, value in enumerate(good)]
-        with pytest.raises(ValueError, match=rf"one length.*'{NAMES[which].replace('z', 'z or x')}': 2"):
-            noncentred_walk(*bad)
-        with pytest.raises(ValueError, match="inconsistent size"):
-            rows_to_z(*bad)
-    with pytest.raises(ValueError, match="at least one element"):
-        noncentred_walk(np.ones(0), *good[1:])
-    with pytest.raises(ValueError, match="v has 0 dimensions"):
-        noncentred_walk(good[0], np.ones(()), *good[2:])
-    with pytest.raises(TypeError, match="int64; give float32 or float64"):
-        noncentred_walk(*good[:5], np.ones(3, int))
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_lengths_that_are_known_late_are_refused_then(compiled, mode):
-    for which in range(1, 6):
-        values = inputs(2, 7)
-        values[which] = values[which][:5]
-        with pytest.raises(ValueError, match="one length"):
-            compiled[mode](*values)
-
-
 def test_second_derivatives_are_refused():
     symbols = [pt.vector(name) for name in NAMES]
     slope = pytensor.grad(noncentred_walk(*symbols)[0].sum(), symbols[1])

@@ -1,13 +1,12 @@
-"""What a verdict says of modes that the search found (``pmm_mcmc.diagnostics.description``)."""
+"""What a verdict says of modes that the search found (``pmm_mcmc.diagnostics.checks``)."""
 
 import numpy as np
 import pytest
 from results import gaussian, grid
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.description import unvisited_mode
+from pmm_mcmc.diagnostics.checks import modes, unvisited_mode
 from pmm_mcmc.diagnostics.reading import read
-from pmm_mcmc.diagnostics.verdict import modes
 
 
 def result(mass, at=10.0, coordinate=1, x=None, chain=2):

@@ -57,9 +57,9 @@ def run_of(draws, found):
 
 @pytest.mark.parametrize("entered", [True, False])
 def test_the_marginal_density_is_predicted_beyond_the_draws(entered):
-    found = looked(exact_draws(4000, entered))
-    (along,) = found["along"]
-    assert along["coordinate"] == 0 and along["side"] == -1 and found["gradients"] < 1050
+    spent = []
+    (along,) = looked(exact_draws(4000, entered), lambda x: spent.append(len(x)) or neck(x))
+    assert along["coordinate"] == 0 and along["side"] == -1 and sum(spent) < 1150
     at = np.array(along["at"])
     off = np.array(along["log_density"]) - shoulder(at)[0]
     assert at.min() < -2.0 and np.ptp(off) < 0.02
@@ -91,11 +91,11 @@ def test_a_prediction_that_is_no_evidence_is_not_heard():
     found = looked(draws)
 
     def heard(**changed):
-        along = found["along"][0] | {name: list(map(float, values)) for name, values in changed.items()}
-        reasons = pmm.verdict(run_of(draws, {"gradients": 0, "along": [along]})).reasons
+        along = found[0] | {name: list(map(float, values)) for name, values in changed.items()}
+        reasons = pmm.verdict(run_of(draws, [along])).reasons
         return "neck" in [reason.code for reason in reasons]
 
-    at, values = (np.array(found["along"][0][name]) for name in ("at", "log_density"))
+    at, values = (np.array(found[0][name]) for name in ("at", "log_density"))
     assert heard()
     assert not heard(log_density=np.where(at > 0.1, values - 3.0, values))
     assert not heard(log_density=np.where(at < -1.0, values + 8.0, values))
@@ -106,7 +106,7 @@ def test_a_prediction_ends_where_it_rises_again():
     """Few draws make it rise where the others are no Gaussian any more: what it says before that holds."""
     draws = exact_draws(4000, entered=False)
     found = looked(draws)
-    (along,) = found["along"]
+    (along,) = found
     at, values = np.array(along["at"]), np.array(along["log_density"])
 
     def mass(at, values):
@@ -122,9 +122,9 @@ def test_a_prediction_ends_where_it_rises_again():
 
 def test_nothing_is_walked_along_where_nothing_narrows():
     draws = np.random.default_rng(2).normal(size=(4000, 6))
-    found = looked(draws, lambda x: (-0.5 * (x**2).sum(axis=1), -x))
-    assert found == {"gradients": 400, "along": []}
-    assert looked(draws[:, :1], lambda x: (-0.5 * (x**2).sum(axis=1), -x)) == {"gradients": 0, "along": []}
+    spent = []
+    assert looked(draws, lambda x: spent.append(len(x)) or (-0.5 * (x**2).sum(axis=1), -x)) == []
+    assert looked(draws[:, :1], lambda x: spent.append(len(x))) == [] and spent == [400]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -135,7 +135,7 @@ def test_a_walk_ends_where_the_density_is_not_finite(bad):
         lp, gradient = neck(x)
         return np.where(x[:, 0] < -1.3, bad, lp), gradient
 
-    (along,) = looked(draws, density)["along"]
+    (along,) = looked(draws, density)
     assert min(along["at"]) > -1.5 and np.isfinite(along["log_density"]).all()
     assert pmm.verdict(run_of(draws, looked(draws, density))) is not None
 

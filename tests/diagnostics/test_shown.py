@@ -70,7 +70,7 @@ def test_what_is_no_result_is_refused_with_the_remedy(function):
     flat = xr.DataTree.from_dict({"posterior": xr.Dataset({"x": ("sample", np.zeros(50))})})
     for other, error, words in (
         (None, TypeError, "dt=None: must be a result of sampling, a DataTree; pass what pmm.sample"),
-        (dt["posterior"].to_dataset(), TypeError, "dt=Dataset: .*pass the whole result, not a group"),
+        (dt["posterior"].to_dataset(), TypeError, "dt=Dataset: .*the whole result, not a group"),
         ({"x": [1.0]}, TypeError, "dt=dict: .*az.from_dict"),
         (InferenceData(), TypeError, r"dt=InferenceData: .*az.convert_to_datatree\(dt\)"),
         (dt["posterior"], ValueError, "dt: has no groups, and not 'posterior': pass the whole result"),

@@ -1,15 +1,15 @@
-"""The table of a result: what it shows, how many digits of it, and that it is computed once."""
+"""The table of a result: what it shows, how many digits of it, and of which parameters."""
 
 import re
 
 import numpy as np
 import pandas as pd
+import pymc as pm
 import pytest
 from results import gaussian, grid, tree
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics import recent_tables
-from pmm_mcmc.diagnostics import table as tables
+from pmm_mcmc.diagnostics import reading
 from pmm_mcmc.diagnostics.summary import rounded
 
 
@@ -91,22 +91,16 @@ def test_what_is_not_finite_is_not_shown_as_zero():
 
 def counted(monkeypatch):
     calls = []
-    columns = tables._columns
-    monkeypatch.setattr(tables, "_columns", lambda run, values: calls.append(values.shape[-1]) or columns(run, values))
+    columns = reading._columns
+    monkeypatch.setattr(reading, "_columns", lambda run, values: calls.append(values.shape[-1]) or columns(run, values))
     return calls
 
 
-def test_a_result_is_looked_at_once(dt, monkeypatch):
+@pytest.mark.parametrize("options", [{}, {"var_names": "b"}, {"kind": "all"}, {"kind": "bias"}])
+def test_table_and_verdict_of_a_summary_are_computed_together(dt, monkeypatch, options):
     calls = counted(monkeypatch)
-    pmm.verdict(dt), pmm.summary(dt), pmm.summary(dt, "b"), pmm.verdict(dt.copy(deep=True)), pmm.summary(dt, kind="all")
-    assert calls == [4], "and it is the data that count, not the object"
-    pmm.summary(tree({"x": grid(2)}, grid(2), -grid(2)))
-    dt["posterior"]["a"].values[0, 5] += 0.1
-    assert pmm.summary(dt)["mean_cv"].notna().all() and len(calls) == 3, "changed data"
-    other = dt.copy()
-    other["posterior"].attrs["superchains"] = 2
-    pmm.verdict(other)
-    assert len(calls) == 4, "changed attributes"
+    pmm.summary(dt, **options)
+    assert calls == [4]
 
 
 def many(wrong=None, p=1300):
@@ -141,9 +135,18 @@ def test_memory_is_bounded(monkeypatch):
     """Parameters are read some at a time, and tables do not depend on how many."""
     whole = pmm.summary(many())
     monkeypatch.setattr("pmm_mcmc.diagnostics.parameters.SLAB", 2**21)
-    recent_tables._TABLES.clear()
     calls = counted(monkeypatch)
     pieces = pmm.summary(many())
     assert max(calls) <= 2 * 2**21 // 48000
     assert list(whole.index) == list(pieces.index) and len(calls) > 10
     pd.testing.assert_frame_equal(pd.DataFrame(whole)[["sd", "r_hat"]], pd.DataFrame(pieces)[["sd", "r_hat"]])
+
+
+def test_deterministics_that_are_infinite_are_not_in_the_way():
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        pm.Deterministic("logs", pm.math.concatenate([np.full(5, -np.inf), x * np.arange(1500.0)]))
+    dt = pmm.sample(model=model, draws=400, random_seed=1, progressbar=False)
+    words = pmm.verdict(dt).sentence
+    assert words.startswith("Trusted: the ") and " of 1506 means that were judged are within " in words
+    assert words.endswith("; logs[0] is not finite everywhere: look at how it is computed.")

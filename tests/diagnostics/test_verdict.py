@@ -14,12 +14,11 @@ from results import gaussian, grid, tree
 from scipy import stats
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics import verdict as checks
-from pmm_mcmc.diagnostics.identity import identity_of
+from pmm_mcmc.diagnostics.checks import unmeasured
+from pmm_mcmc.diagnostics.identity import identity, identity_of
 from pmm_mcmc.diagnostics.reading import read
-from pmm_mcmc.diagnostics.statement import format_with_limit
+from pmm_mcmc.diagnostics.statement import ADJUST, format_with_limit
 from pmm_mcmc.diagnostics.summary import bias_table
-from pmm_mcmc.diagnostics.unadjusted import ADJUST, unmeasured
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
 from pmm_mcmc.warmup.stein_identity import Identity, stein_identity
 
@@ -73,13 +72,13 @@ def test_a_good_run_is_trusted():
     )
 
 
-def identity_reason(identity, degrees, whitened=None):
+def identity_reason(each, degrees, whitened=None):
     """Return the reason of identities of unadjusted draws."""
     run = SimpleNamespace(
-        identity=identity, whitened_identity=whitened, identity_degrees=degrees, has_edge=False, adjusted=False,
-        jumps=False, coordinate=str,
+        identity=each, whitened_identity=whitened, identity_degrees=degrees, has_edge=False, adjusted=False,
+        jumps=False, sampled_position=None, closest_parameter=lambda positions, number: str(number),
     )  # fmt: skip
-    return checks.identity(run)
+    return identity(run)
 
 
 @pytest.mark.statistical
@@ -256,7 +255,7 @@ def test_short_exact_runs_are_rarely_refused_for_the_identity(name, d, draws):
     draw, gradient = EXACT[name]
     for run in range(runs):
         x = draw(rng, (4, draws, d))
-        alarmed = checks.identity(read(tree({"x": x}, x, gradient(x)))) is not None
+        alarmed = identity(read(tree({"x": x}, x, gradient(x)))) is not None
         if alarmed or run < 5:  # the rest of a verdict takes longest, and says nothing of the identity
             reasons = pmm.verdict(tree({"x": x}, x, gradient(x))).reasons
             assert any(reason.code == "identity" for reason in reasons) == alarmed
@@ -277,9 +276,9 @@ def collinear(correlation, runs, draws=500, d=2, seed=21):
 def test_collinear_coordinates_do_not_count_as_independent_ones(correlation):
     """Their excesses are one excess: all together are refused by chance once in a hundred runs, not twice as often."""
     refused, runs = 0, 4000
-    for identity in collinear(correlation, runs):
-        assert 1.0 <= identity.independent <= (1.5 if correlation else 2.0)
-        refused += "on average" in str(identity_reason(identity, degrees_of_freedom(4, 500, 64)))
+    for each in collinear(correlation, runs):
+        assert 1.0 <= each.independent <= (1.5 if correlation else 2.0)
+        refused += "on average" in str(identity_reason(each, degrees_of_freedom(4, 500, 64)))
     assert refused <= stats.binom.isf(RARE, runs, 0.01), refused
 
 
@@ -373,11 +372,12 @@ def test_the_figure_is_two_errors_of_the_worst_mean_with_what_a_correction_leave
 
 def test_a_mean_that_is_not_known_well_enough_leaves_a_run_undecided():
     """Enough draws for plain means, but what a correction may have left is not small."""
-    run = SimpleNamespace(has_gradients=True, biases=pd.DataFrame({"two_errors": [0.12]}, ["x"]), other_modes=None)
+    columns = {"sd": 1.0, "sd_cv": 1.0, "bias": 0.0, "mcse_cv": 0.06}
+    run = SimpleNamespace(gradient=np.zeros(1), table=pd.DataFrame(columns, ["x"]))
     reason = unmeasured(run)
     assert reason.code == "unmeasured" and reason.remedy == MORE
     assert reason.words == "the corrected mean of x is known to 12 % of a posterior sd only, limit 10 %"
-    run.biases = pd.DataFrame({"two_errors": [0.098]}, ["x"])
+    run.table["mcse_cv"] = 0.049
     assert unmeasured(run) is None
 
 

@@ -15,9 +15,8 @@ import pytest
 from results import estimated, z_of_mean
 from scipy import stats
 
-from pmm_mcmc.diagnostics import folds, stein
-from pmm_mcmc.diagnostics.folds import Fold, about_means
-from pmm_mcmc.diagnostics.stein import Corrected, _fit
+from pmm_mcmc.diagnostics import control_variates
+from pmm_mcmc.diagnostics.control_variates import Corrected, Fold, _fit, inverse_normal_matrix
 
 Z, RARE = 4.5, 1e-5
 NINETY_FIVE = stats.t.isf(0.025, 15)
@@ -76,8 +75,12 @@ def log_scale(model, law, runs, seed):
     return Corrected(*(np.concatenate(field) for field in zip(*found, strict=True)))
 
 
+def vary(monkeypatch, **thresholds):
+    monkeypatch.setattr(control_variates, "THRESHOLDS", replace(control_variates.THRESHOLDS, **thresholds))
+
+
 def without_virial_terms(monkeypatch):
-    monkeypatch.setattr(stein, "THRESHOLDS", replace(stein.THRESHOLDS, gain_of_virial=np.inf))
+    vary(monkeypatch, gain_of_virial=np.inf)
 
 
 def virial_terms(x, g, fitted):
@@ -110,7 +113,7 @@ EXACT = {
 @pytest.mark.parametrize("name", EXACT)
 def test_terms_have_expectation_zero(monkeypatch, name, most):
     """Whatever the draws that the centre was taken from, one for each coordinate or summed."""
-    monkeypatch.setattr(folds, "THRESHOLDS", replace(folds.THRESHOLDS, virial_terms=most))
+    vary(monkeypatch, virial_terms=most)
     x, g = EXACT[name](np.random.default_rng(1), 40_000)
     x[:400] = 1.0 + 1.3 * x[:400]
     terms = virial_terms(x, g, 400)[400:]
@@ -140,13 +143,14 @@ def test_sums_hold_every_coordinate_once():
 def test_regression_is_least_squares_with_a_ridge_on_the_shared_terms(monkeypatch, ridge):
     """Written out with one matrix for each function; the ridge as rows of zeros to be fitted."""
     order = 3
-    monkeypatch.setattr(folds, "THRESHOLDS", replace(folds.THRESHOLDS, ridge=ridge))
+    vary(monkeypatch, ridge=ridge)
     rng = np.random.default_rng(3)
     n, p, m = 200, 5, 7
     shared = rng.normal(size=(n, m)) @ rng.normal(size=(m, m)) * np.geomspace(1e-3, 1e3, m) + 3.0
     terms = rng.normal(size=(order, n, p)) + shared[:, :1] / shared[:, 0].std()
     values = 2.0 + terms.sum(axis=0) + shared @ rng.normal(size=(m, p)) / 1e3 + rng.normal(size=(n, p))
-    own, more = _fit(terms, values, about_means(shared))[stein._VIRIAL]
+    h = shared - shared.mean(axis=0)
+    own, more = _fit(terms, values, h, inverse_normal_matrix(h))[-1]
     assert own.shape == (order, p) and more.shape == (m, p)
     weight = np.sqrt(ridge * n) * shared.std(axis=0)
     for i in range(p):
@@ -161,7 +165,7 @@ def test_regression_is_least_squares_with_a_ridge_on_the_shared_terms(monkeypatc
 def test_without_shared_terms_nothing_is_shared():
     rng = np.random.default_rng(4)
     terms, values = rng.normal(size=(3, 100, 3)), rng.normal(size=(100, 3))
-    for own, more in _fit(terms, values, about_means(np.zeros((100, 0)))).values():
+    for own, more in _fit(terms, values, np.zeros((100, 0)), np.zeros((0, 0))):
         assert more.shape == (0, 3)
         for i in range(3):
             design = np.column_stack([np.ones(100), terms[: len(own), :, i].T])

@@ -44,7 +44,7 @@ def test_values_are_those_of_the_trace(case, backend):
     compare(layout.values(position), trace_of(model, position))
     without_jax = outputs._Loop if case == "scan" else outputs._Vectorised
     way = outputs._Jax if backend == "jax" else without_jax
-    assert isinstance(layout.values._compiled.of_block, way), "another way was taken"
+    assert isinstance(layout.values.of_block, way), "another way was taken"
 
 
 @both
@@ -167,7 +167,7 @@ def test_variables_added_to_the_model_later():
 
 def test_nothing_is_compiled_or_called_number_by_number_without_jax():
     layout = layout_of(known("data_and_deterministics"), "numba")
-    for node in layout.values._compiled.of_block._function.maker.fgraph.apply_nodes:
+    for node in layout.values.of_block._function.maker.fgraph.apply_nodes:
         assert not isinstance(node.op, HasInnerGraph), f"{node.op} is compiled"
         if isinstance(node.op, Elemwise):
             scalar_op = node.op.scalar_op
@@ -183,7 +183,7 @@ def factors():
 
 @pytest.mark.parametrize("make", [scan, factors])
 def test_loops_over_more_than_draws_are_compiled(make):
-    assert isinstance(layout_of(make(), "numba").values._compiled.of_block, outputs._Loop)
+    assert isinstance(layout_of(make(), "numba").values.of_block, outputs._Loop)
 
 
 @wrap_py(itypes=[pt.dvector], otypes=[pt.dscalar])
@@ -198,7 +198,7 @@ def test_operations_that_only_python_knows(backend):
         pm.Deterministic("middle", foreign(x))
     layout, position = layout_of(model, backend), positions(model)
     np.testing.assert_allclose(layout.values(position)["middle"], np.sort(position, axis=-1)[..., 1] ** 2)
-    assert isinstance(layout.values._compiled.of_block, outputs._Vectorised)
+    assert isinstance(layout.values.of_block, outputs._Vectorised)
 
 
 def test_operations_that_are_vectorised_wrongly_are_noticed(monkeypatch):
@@ -206,7 +206,7 @@ def test_operations_that_are_vectorised_wrongly_are_noticed(monkeypatch):
     monkeypatch.setattr(outputs._Vectorised, "__call__", lambda self, block: [v[::-1] for v in right(self, block)])
     model = missing_values()
     layout, position = layout_of(model, "numba"), positions(model)
-    assert isinstance(layout.values._compiled.of_block, outputs._Loop)
+    assert isinstance(layout.values.of_block, outputs._Loop)
     compare(layout.values(position), trace_of(model, position))
 
 

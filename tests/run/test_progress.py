@@ -5,14 +5,14 @@ import io
 import re
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from pmm_mcmc.run import heartbeat, progress
-from pmm_mcmc.run.heartbeat import Heartbeat
-from pmm_mcmc.run.progress import RunProgress
+from pmm_mcmc.run import progress
+from pmm_mcmc.run.progress import Heartbeat, RunProgress
 
 RED, BLUE = "38;2;214;39;40", "38;2;31;119;180"
 WIDE = ["Progress", "Chains", "Draw", "Step size", "K", "Gradients", "Unstable", "Grad/s (all)", "Elapsed", "Remaining"]
@@ -25,9 +25,8 @@ class Screen:
     def __init__(self, monkeypatch, width=140, **options):
         self.file, self.seconds = io.StringIO(), 0.0
         self.options = {"width": width, "force_terminal": True, "color_system": None, **options}
-        for module in (heartbeat, progress):
-            monkeypatch.setattr(module, "console", lambda: Console(file=self.file, **self.options))
-            monkeypatch.setattr(module, "perf_counter", lambda: self.seconds)
+        monkeypatch.setattr(progress, "console", lambda: Console(file=self.file, **self.options))
+        monkeypatch.setattr(progress, "perf_counter", lambda: self.seconds)
 
     @property
     def raw(self):
@@ -49,7 +48,7 @@ def screen(monkeypatch):
 
 def update(bar, chains, done, n_grad=0, unstable=0, tuning=True):
     counts = [np.broadcast_to(np.asarray(values), chains) for values in (n_grad, unstable)]
-    bar.update(tuning=tuning, done=done, step_size=0.01234, K=16, n_grad=counts[0], failed=counts[1])
+    bar.update(tuning, SimpleNamespace(step_size=0.01234, K=16), done, *counts)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +265,7 @@ def wait_for(condition):
 
 
 def test_a_file_gets_a_line_every_so_often(screen, monkeypatch):
-    monkeypatch.setattr(progress, "BEAT", 0.01)
+    monkeypatch.setattr(progress, "_BEAT", 0.01)
     seen = screen(force_terminal=False)
     with RunProgress(chains=2, tune=100, draws=100) as bar:
         update(bar, 2, 0)
@@ -291,7 +290,7 @@ def test_lines_of_long_runs_come_less_often(screen):
 
 @pytest.mark.parametrize("slow", [True, False])
 def test_a_task_is_shown_later_if_it_is_slow(screen, monkeypatch, slow):
-    monkeypatch.setattr(heartbeat, "BEAT", 0.01 if slow else 60.0)
+    monkeypatch.setattr(progress, "_BEAT", 0.01 if slow else 60.0)
     seen = screen(force_terminal=False)
     with heartbeat_shown() as said:
         said.say_later("Checking the draws")
@@ -302,7 +301,7 @@ def test_a_task_is_shown_later_if_it_is_slow(screen, monkeypatch, slow):
 
 @pytest.mark.parametrize("failure", [None, KeyboardInterrupt, ValueError])
 def test_a_heartbeat_in_a_file_speaks_at_once_and_again_and_stops(screen, monkeypatch, failure):
-    monkeypatch.setattr(heartbeat, "BEAT", 0.01)
+    monkeypatch.setattr(progress, "_BEAT", 0.01)
     seen = screen(force_terminal=False)
     with contextlib.suppress(KeyboardInterrupt, ValueError), heartbeat_shown() as said:
         assert not beats()
@@ -360,7 +359,7 @@ def test_a_run_without_bar_does_not_load_pymc(run_script):
         "import json, sys\n"
         "from pmm_mcmc.run.progress import RunProgress\n"
         "with RunProgress(chains=1, tune=1, draws=1, show=False) as bar:\n"
-        "    bar.update(tuning=True, done=1, step_size=0.1, K=1, n_grad=[1], failed=[0])\n"
+        "    bar.update(True, None, 1, [1], [0])\n"
         "print(json.dumps('pymc' in sys.modules))\n"
     )
     assert loaded is False, errors
@@ -404,7 +403,7 @@ def test_a_file_is_told_the_time_left_by_the_pace_of_draws(screen):
 def test_a_notebook_without_ipywidgets_has_one_plain_line_and_no_warning(monkeypatch, capsys):
     """Rich cannot redraw there, and warned at each of its 22 tries."""
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    monkeypatch.setattr(heartbeat.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(progress.importlib.util, "find_spec", lambda name: None)
     with heartbeat_shown() as compiling:
         compiling.say("Compiling the log density of a model")
         with RunProgress(chains=2, tune=10, draws=10) as bar:

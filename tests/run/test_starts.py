@@ -23,8 +23,8 @@ def model():
 
 @pytest.mark.parametrize(("subject", "centre", "width"), [(density, 0.0, 2.0), (model, 5.0, 1.0)])
 def test_starts_fill_their_box(subject, centre, width):
-    plan = SamplingPlan.of(Request(model=subject()))
-    positions = starts(plan, None, 500, None, np.random.default_rng(1)) - centre
-    assert positions.shape == (500, 3)
+    plan = SamplingPlan.of(Request(model=subject(), chains=499))
+    positions = starts(plan, np.random.default_rng(1)) - centre
+    assert positions.shape == (499, 3)
     assert np.all(np.abs(positions) < width)
     np.testing.assert_allclose(positions.std(axis=0), width / np.sqrt(3.0), rtol=0.1)  # 5 standard errors

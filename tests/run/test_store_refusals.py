@@ -61,7 +61,7 @@ def test_a_store_that_is_moved_away_is_not_written_to(copy, replaced):
 def test_several_hosts_write_what_one_would(tmp_path, whole):
     path = tmp_path / "run.zarr"
     first = runs.create(path)
-    second = runs.create(path, primary=False)
+    second = runs.resume(path, primary=False)
     runs.go_on(first, 3, hosts={first: [slice(0, 2)], second: [slice(2, 3)]})
     second.append("posterior", {"mu": np.ones((1, 4))}, chains=slice(2, 3))  # and both are killed
     before = runs.files(path)
@@ -96,7 +96,7 @@ def test_a_host_that_has_not_written_is_missed(tmp_path, reference):
         store.commit(None)
         assert read(path)[1] == [0, 4]
     with pytest.raises(NothingStored, match="nothing is stored there yet"):
-        runs.create(tmp_path / "other.zarr", primary=False)
+        runs.resume(tmp_path / "other.zarr", primary=False)
 
 
 # -- the wrong run -----------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def test_another_identity_is_refused_with_each_difference(copy):
     with pytest.raises(StoreError, match=r"what dt.to_zarr saved is read by xarray.open_datatree"):
         open_store(copy / "saved")
     with pytest.raises(StoreError, match="seed: stored 1, given 2"):
-        Store.create(copy, runs.template(), given, primary=False)
+        Store.resume(copy, given, primary=False)
 
 
 def test_identities_may_hold_what_is_not_equal_to_itself(tmp_path):
@@ -129,36 +129,22 @@ def test_identities_may_hold_what_is_not_equal_to_itself(tmp_path):
     Store.resume(path, {"a": float("nan"), "b": [float("nan")], "c": 1.0}).close()
     with pytest.raises(StoreError, match="a: stored nan, given 0"):
         Store.resume(path, {"a": 0, "b": [float("nan")], "c": 1})
-    with pytest.raises(StoreError, match=r"identity\['identity'\]\['model'\]: builtins.object cannot be stored"):
+    with pytest.raises(TypeError, match=r"builtins.object cannot be stored"):
         Store.create(tmp_path / "other.zarr", runs.template(), {"model": object()})
     assert not (tmp_path / "other.zarr").exists()
 
 
-# -- values that do not fit --------------------------------------------------------------------------------------------
+# -- what cannot be stored ---------------------------------------------------------------------------------------------
 
 
-def test_values_that_do_not_fit_are_refused(copy):
+def test_a_commit_without_all_variables_is_refused(copy):
     good = runs.arrays(np.ones((runs.CHAINS, runs.ROWS, 2)))
     with runs.resume(copy) as store:
-        every = slice(None)
-        for group, arrays, chains, words in (
-            ("posterior", {"mu": good["mu"][:2]}, every, r"mu: float64 \(2, 4\) for .* must be float64 \(3, 4\), in"),
-            ("posterior", {"mu": good["theta"]}, every, r"float32 \(3, 4, 2\) .* must be float64 \(3, 0\)"),
-            ("posterior", {"theta": good["theta"].astype(float)}, every, "theta: float64 .* must be float32"),
-            ("posterior", {"mu": good["mu"][:1]}, slice(0, 1), "chains 0 to 1 .*in whole files of {'chain': 2, 'draw'"),
-            ("posterior", {"mu": good["mu"][1:]}, slice(1, 3), "chains 1 to 3 .*in whole files"),
-            ("posterior", {"mu": good["mu"], "odd": good["odd"][:, :3]}, every, "odd: 3 rows, and 4 of posterior"),
-            ("warmup_posterior", good, every, "mu: .* from draw 6 on; must be .* in whole files"),
-            ("moments", {"sum": np.ones((3, 3))}, every, "moments/sum: float64"),
-        ):
-            with pytest.raises(StoreError, match=words):
-                store.append(group, arrays, chains=chains)
-            store._forget()
         store.append("posterior", {"mu": good["mu"]})
         with pytest.raises(StoreError, match=r"commit: posterior/many/c.0.2 and 5 other files are missing; append the"):
             store.commit(store.checkpoint)
         store.append("posterior", good)
-        with pytest.raises(StoreError, match="set cannot be stored"):
+        with pytest.raises(TypeError, match="set cannot be stored"):
             store.commit({1, 2})
         store.commit(None)
         assert np.array_equal(open_store(copy)["posterior"]["mu"][:, 8:], good["mu"])

@@ -35,7 +35,7 @@ def test_saved_state_continues_in_a_new_object(model, monkeypatch, name):
         rows, done = rows + more, cut
         chunk = step.chain._chunk
         looking_ahead += chunk is not None and step.chain.row < len(chunk.lp)
-        company += [cut] if len(step.chain.warming.n_grad) > 1 else []
+        company += [cut] if len(step.chain.n_grad) > 1 else []
         state = pickle.loads(pickle.dumps(step.sampling_state))
         restored = build(model, name)
         restored.sampling_state = state
@@ -58,7 +58,7 @@ def test_saved_state_continues_over_the_freeze(model, name):
         frozen_at = frozen_at or (step.chain.warmup.frozen and cut)
         restored = build(model, name)
         restored.sampling_state = state
-        assert (len(step.chain.warming.n_grad) == 1) == (frozen_at is not None)
+        assert (len(step.chain.n_grad) == 1) == (frozen_at is not None)
         assert advance(restored, point, cut, tune + 20, stop_at=tune)[0] == expected[cut:], cut
     assert frozen_at is not None and frozen_at > 131
 

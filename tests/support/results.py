@@ -4,8 +4,7 @@ import arviz as az
 import numpy as np
 from scipy import stats
 
-from pmm_mcmc.diagnostics.folds import Folds
-from pmm_mcmc.diagnostics.stein import corrected
+from pmm_mcmc.diagnostics.control_variates import Folds, corrected
 
 
 def grid(d, chains=4, draws=600, seed=1):
@@ -32,6 +31,7 @@ def gaussian(position, **statistics):
 
 def estimated(values, position, gradient, coordinate=None, follow=None):
     """Return corrected expectations of functions ``(chain, draw, p)``."""
+    coordinate = np.full(values.shape[2], -1) if coordinate is None else coordinate
     return corrected(values, Folds(position, gradient), coordinate, follow)
 
 

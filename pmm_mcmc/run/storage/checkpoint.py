@@ -29,16 +29,15 @@ _MAGIC = b"PMMSTATE"
 _HEADER = struct.Struct("<8sI32s")
 
 
-def encode(obj: Any, name: str = "checkpoint") -> bytes:
+def encode(obj: Any) -> bytes:
     """Return an object as bytes that :func:`decode` turns back into an equal one.
 
     It may be ``None``, a bool, int, float, str, list, tuple, dict with str keys, NumPy scalar or array of bools,
-    integers or floats, dataclass or named tuple, and any nesting of these, but no subclass of them.  Something else
-    raises :class:`StoreError`, which says where it is, below ``name``.
+    integers or floats, dataclass or named tuple, and any nesting of these, but no subclass of them.
     """
     arrays: list[np.ndarray] = []
     contents = io.BytesIO()
-    contents.write(json.dumps(_plain(obj, arrays, name)).encode() + b"\n")
+    contents.write(json.dumps(_plain(obj, arrays)).encode() + b"\n")
     for array in arrays:
         np.lib.format.write_array(contents, np.asarray(array, order="C"), version=(1, 0), allow_pickle=False)
     data = contents.getbuffer()
@@ -65,34 +64,33 @@ def decode(data: bytes, types: Iterable[type] = (), name: str = "checkpoint") ->
         arrays = []
         while contents.tell() < len(data) - _HEADER.size:
             arrays.append(np.lib.format.read_array(contents, allow_pickle=False))
-        return _object(tree, arrays, {cls.__name__: cls for cls in types}, name)
+        return _object(tree, arrays, {cls.__name__: cls for cls in types})
+    except StoreError as error:
+        raise StoreError(f"{name}: {error}") from None
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise Damaged(f"{name}: its contents cannot be read ({error})") from error
 
 
-def _plain(obj: Any, arrays: list[np.ndarray], where: str) -> Any:
+def _plain(obj: Any, arrays: list[np.ndarray]) -> Any:
     """Return an object as JSON has it; its arrays are added to ``arrays``."""
     kind = type(obj)
     if obj is None or kind in (bool, int, float, str):
         return obj
     if kind in (list, tuple):
-        items = [_plain(item, arrays, f"{where}[{i}]") for i, item in enumerate(obj)]
+        items = [_plain(item, arrays) for item in obj]
         return items if kind is list else {"tuple": items}
     if kind is dict and all(type(key) is str for key in obj):
-        return {"dict": {key: _plain(item, arrays, f"{where}[{key!r}]") for key, item in obj.items()}}
+        return {"dict": {key: _plain(item, arrays) for key, item in obj.items()}}
     if (kind is np.ndarray or isinstance(obj, np.generic)) and obj.dtype.kind in "biuf" and obj.dtype.itemsize <= 8:
         arrays.append(obj)
         return {"array" if kind is np.ndarray else "scalar": len(arrays) - 1}
     names = _fields(kind)
     if not names:
-        raise StoreError(
-            f"{where}: {kind.__module__}.{kind.__qualname__} cannot be stored; use None, bool, int, float, str, list, "
-            "tuple, dict with str keys, NumPy arrays of up to 64 bits, dataclasses or named tuples"
-        )
+        raise TypeError(f"{kind.__module__}.{kind.__qualname__} cannot be stored")
     for name in getattr(obj, "__dict__", {}):  # cached properties are computed again
         if name not in names and not isinstance(getattr(kind, name, None), functools.cached_property):
-            raise StoreError(f"{where}: {name} is no field of {kind.__name__} and would be lost; make it one")
-    return {"record": [kind.__name__, {n: _plain(getattr(obj, n), arrays, f"{where}.{n}") for n in names}]}
+            raise TypeError(f"{name} is no field of {kind.__name__} and would be lost; make it one")
+    return {"record": [kind.__name__, {n: _plain(getattr(obj, n), arrays) for n in names}]}
 
 
 def _fields(kind: type) -> list[str]:
@@ -102,17 +100,17 @@ def _fields(kind: type) -> list[str]:
     return list(getattr(kind, "_fields", ()))
 
 
-def _object(tree: Any, arrays: list[np.ndarray], types: dict[str, type], where: str) -> Any:
+def _object(tree: Any, arrays: list[np.ndarray], types: dict[str, type]) -> Any:
     """Return the object that JSON describes."""
     if isinstance(tree, list):
-        return [_object(item, arrays, types, f"{where}[{i}]") for i, item in enumerate(tree)]
+        return [_object(item, arrays, types) for item in tree]
     if not isinstance(tree, dict):
         return tree
     ((tag, value),) = tree.items()
     if tag == "tuple":
-        return tuple(_object(value, arrays, types, where))
+        return tuple(_object(value, arrays, types))
     if tag == "dict":
-        return {key: _object(item, arrays, types, f"{where}[{key!r}]") for key, item in value.items()}
+        return {key: _object(item, arrays, types) for key, item in value.items()}
     if tag in ("array", "scalar"):
         return arrays[value] if tag == "array" else arrays[value][()]
     if tag != "record":
@@ -120,11 +118,11 @@ def _object(tree: Any, arrays: list[np.ndarray], types: dict[str, type], where: 
     name, fields = value
     if name not in types or set(fields) != set(_fields(types[name])):
         raise StoreError(
-            f"{where}: holds a {name} of {', '.join(fields)}, which this version of pmm_mcmc does not have here; go on "
-            "with the one that wrote it"
+            f"holds a {name} of {', '.join(fields)}, which this version of pmm_mcmc does not have here; go on with the "
+            "one that wrote it"
         )
     kind = types[name]
-    values = {field: _object(fields[field], arrays, types, f"{where}.{field}") for field in _fields(kind)}
+    values = {field: _object(fields[field], arrays, types) for field in _fields(kind)}
     if not dataclasses.is_dataclass(kind):
         return kind._make(values.values())  # type: ignore[attr-defined]
     record = object.__new__(kind)  # without __init__, which could change the fields

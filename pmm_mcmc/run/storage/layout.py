@@ -145,6 +145,7 @@ class ArrayLayout:
     ) -> Iterator[tuple[str, np.ndarray, list[int]]]:
         """Yield key, values and shape of each chunk of ``values``, whose first are of a ``chain`` and draw ``row``."""
         meta = self.nodes[path]
+        values = values.astype(meta["data_type"], copy=False)
         shape = _chunk_shape(meta)
         origin = [{"chain": chain, "draw": row}.get(name, 0) for name in _dims(meta)]
         counts = [-(-n // c) for n, c in zip(values.shape, shape, strict=True)]
@@ -160,22 +161,6 @@ class ArrayLayout:
             for i in range(-(-start // _DRAWS), -(-stop // _DRAWS)):
                 numbers = np.arange(i * _DRAWS, (i + 1) * _DRAWS).astype(meta["data_type"])
                 yield _key(path, [i]), numbers, [_DRAWS]
-
-    def check(self, path: str, values: np.ndarray, chains: slice, row: int) -> None:
-        """Raise :class:`StoreError` for values that do not fit an array, or do not begin and end with a chunk."""
-        meta = self.nodes[path]
-        names = _dims(meta)
-        size = dict(zip(names, _chunk_shape(meta), strict=True))
-        rows = values.shape[names.index("draw")] if _grows(meta) and values.ndim == len(names) else 0
-        lengths = {"chain": chains.stop - chains.start, "draw": rows}
-        shape = tuple(lengths.get(name, n) for name, n in zip(names, meta["shape"], strict=True))
-        ragged = chains.start % size.get("chain", 1) or row % size.get("draw", 1)
-        ragged = ragged or (chains.stop % size.get("chain", 1) and chains.stop != self.chains(path))
-        if ragged or values.shape != shape or str(values.dtype) != meta["data_type"]:
-            raise StoreError(
-                f"{path}: {values.dtype} {values.shape} for chains {chains.start} to {chains.stop} from draw {row} on; "
-                f"must be {meta['data_type']} {shape}, in whole files of {size}"
-            )
 
 
 def _written_by_xarray(groups: Mapping[str, xr.Dataset], rows: int, chains: int) -> dict[str, bytes]:

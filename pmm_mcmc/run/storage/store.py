@@ -63,24 +63,19 @@ class Store:
         identity: Mapping[str, Any],
         rows_per_chunk: int = 64,
         chains_per_chunk: int = 256,
-        *,
-        primary: bool = True,
     ) -> Self:
         """Create a store at a path that does not exist or is an empty folder.
 
         ``template`` is the result with no draws: every variable with a dimension ``draw`` has the dimensions (chain,
         draw, ...) and no rows; others are stored as they are.  Entries of ``identity`` (str, int, float, list, array or
         None) must be equal to resume the run.  One file has at most ``rows_per_chunk`` draws of ``chains_per_chunk``
-        chains.  The ``primary`` process publishes; others only write files of their chains, and open the store after it
-        was created.  A path that is in use or cannot be written to, and a template that cannot be stored, raise
+        chains.  A path that is in use or cannot be written to, and a template that cannot be stored, raise
         :class:`StoreError`.
         """
         folder = Folder(path)
-        if not primary:
-            return cls.resume(path, identity, primary=False)
         refuse_existing(folder)
         layout, files = ArrayLayout.plan(template, rows_per_chunk, chains_per_chunk)
-        settings = encode({"identity": dict(identity), "nodes": layout.nodes}, "identity")
+        settings = encode({"identity": dict(identity), "nodes": layout.nodes})
         with folder.opened_for_writing():
             refuse_existing(folder)
             for key in folder.sizes():
@@ -89,7 +84,7 @@ class Store:
             folder.put(CREATING, b"")
             refuse_twins(folder, layout)
             beginning = Record(-1, {}, {})
-            store = cls(folder, layout, beginning, primary)
+            store = cls(folder, layout, beginning, primary=True)
             store._run(folder.put, (files | layout.array_files(store._rows)).items())
             folder.put(SLOTS[1], encode(beginning))
             folder.put(SETTINGS, settings)
@@ -108,9 +103,10 @@ class Store:
     ) -> Self:
         """Open a store at its last whole commit; later files are removed.
 
-        ``types`` are the dataclasses and named tuples that its checkpoint may contain; other arguments are those of
-        :meth:`create`.  Raises :class:`NothingStored` if there is no store or its creation was interrupted,
-        :class:`StoreError` if it belongs to another run, another process writes to it, or no commit is whole.
+        ``types`` are the dataclasses and named tuples that its checkpoint may contain.  The ``primary`` process
+        publishes; others only write files of their chains, in a store that it has created or opened.  Raises
+        :class:`NothingStored` if there is no store or its creation was interrupted, :class:`StoreError` if it belongs
+        to another run, another process writes to it, or no commit is whole.
         """
         folder = Folder(path)
         layout = stored_layout(folder, identity)
@@ -149,13 +145,11 @@ class Store:
         for name, array in arrays.items():
             path = f"{group}/{name}"
             values = np.asarray(array)
-            start, stop, _ = chains.indices(self._layout.chains(path))
-            grows = self._layout.grows(path)
-            self._layout.check(path, values, slice(start, stop), row if grows else 0)
-            if grows and self._new_rows.setdefault(group, values.shape[1]) != values.shape[1]:
-                raise StoreError(f"{path}: {values.shape[1]} rows, and {self._new_rows[group]} of {group} before")
-            if self._primary or self._layout.chains(path):  # of others all processes have the same values
-                tasks += self._layout.chunks(path, values, start, row)
+            number = self._layout.chains(path)
+            if self._layout.grows(path):
+                self._new_rows[group] = values.shape[1]
+            if self._primary or number:  # of others all processes have the same values
+                tasks += self._layout.chunks(path, values, chains.indices(number)[0], row)
         self._run(self._put_packed, tasks)
         self._new_keys.update(key for key, _, _ in tasks)
 

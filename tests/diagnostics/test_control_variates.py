@@ -14,12 +14,9 @@ from results import estimated, z_of_mean
 from scipy import special, stats
 
 from pmm_mcmc.coordinates.scale import affine_scale, diagonal_scale
-from pmm_mcmc.diagnostics import folds as folds_module
-from pmm_mcmc.diagnostics import parameters
-from pmm_mcmc.diagnostics.folds import Fold, Folds
-from pmm_mcmc.diagnostics.reading import Run
-from pmm_mcmc.diagnostics.stein import corrected, own_terms
-from pmm_mcmc.diagnostics.table import table_of
+from pmm_mcmc.diagnostics import control_variates, parameters
+from pmm_mcmc.diagnostics.control_variates import Fold, Folds, corrected, own_terms
+from pmm_mcmc.diagnostics.reading import Run, table_of
 from pmm_mcmc.warmup.standard_errors import standard_error
 from pmm_mcmc.warmup.stein_identity import stein_identity
 
@@ -386,11 +383,11 @@ def test_many_chains_are_left_out_in_groups_and_few_draws_fitted(monkeypatch):
     x = 0.1 + 1.05 * rng.normal(size=(48, 100, 2))
     found = {}
     for folds, fitted in ((48, 10**9), (16, 100_000), (16, 600)):
-        varied = replace(folds_module.THRESHOLDS, folds=folds, fitted_draws=fitted)
-        monkeypatch.setattr(folds_module, "THRESHOLDS", varied)
+        varied = replace(control_variates.THRESHOLDS, folds=folds, fitted_draws=fitted)
+        monkeypatch.setattr(control_variates, "THRESHOLDS", varied)
         made = Folds(x, -x)
-        assert len(made.members) == folds and max(fold.fitted for fold, *_ in made.members) <= fitted
-        found[folds, fitted] = corrected(np.exp(0.3 * x), made)
+        assert len(made.members) == folds and max(fold.fitted for fold, _ in made.members) <= fitted
+        found[folds, fitted] = corrected(np.exp(0.3 * x), made, np.full(2, -1))
     one = found[48, 10**9]
     assert np.all(np.abs(one.bias) > 4.5 * one.bias_se)
     for other in found.values():
@@ -410,22 +407,18 @@ def many_coordinates(rng):
 
 
 def test_positions_are_copied_some_coordinates_at_a_time(monkeypatch):
-    """A few coordinates at a time, or all, and terms that are kept or made again: the same estimates."""
+    """A few coordinates at a time, or all: the same estimates."""
     x, g, f = many_coordinates(np.random.default_rng(40))
     own = np.array([0, 100, 200, 300, -1, -1, -1, -1])
-    whole = Folds(x, g)
-    expected = corrected(f, whole, own)
-    assert all(each[4:7].tolist() == [300, 2, 150] for each in whole.directions(f, own))
-    for copied, kept in ((240 * 7, True), (1, False), (2**20, False)):
-        monkeypatch.setattr(folds_module, "_COPIED", copied)
+    expected = corrected(f, Folds(x, g), own)
+    for copied in (240 * 7, 1, 2**20):
+        monkeypatch.setattr(control_variates, "_COPIED", copied)
         parts = Folds(x, g)
-        for fold, *_ in parts.members:
-            fold._keep_virial = kept
-        for _ in range(2):
-            found = corrected(f, parts, own)
-            for mine, theirs in zip(found, expected, strict=True):
-                np.testing.assert_allclose(mine, theirs, rtol=1e-10, atol=1e-13)
-        assert all((fold._virial is not None) == kept for fold, *_ in parts.members)
+        flat = f.reshape(-1, f.shape[2])
+        for fold, _ in parts.members:
+            assert fold.directions(flat[fold.rows[: fold.fitted]], own)[4:7].tolist() == [300, 2, 150]
+        for mine, theirs in zip(corrected(f, parts, own), expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-10, atol=1e-13)
 
 
 def test_folds_are_made_once_for_all_parameters(monkeypatch):
@@ -435,10 +428,10 @@ def test_folds_are_made_once_for_all_parameters(monkeypatch):
     run = Run(posterior, {}, position=x, gradient=g, sampled_position=x)
     monkeypatch.setattr(parameters, "SLAB", 8 * 4 * 60 * 2)
     assert len(list(run.parameters.slabs())) == 4
-    fits, terms = [], []
-    scale, made = folds_module.affine_scale, Fold.virial_terms
-    monkeypatch.setattr(folds_module, "affine_scale", lambda *a, **k: fits.append(a) or scale(*a, **k))
-    monkeypatch.setattr(Fold, "virial_terms", lambda fold: terms.append(fold) or made(fold))
+    fits, inverses = [], []
+    scale, inverse = control_variates.affine_scale, control_variates.inverse_normal_matrix
+    monkeypatch.setattr(control_variates, "affine_scale", lambda *a, **k: fits.append(a) or scale(*a, **k))
+    monkeypatch.setattr(control_variates, "inverse_normal_matrix", lambda h: inverses.append(h) or inverse(h))
     table = table_of(run)
-    assert len(fits) == len(terms) == 4, "one for each chain that is left out"
+    assert len(fits) == len(inverses) == 4, "one for each chain that is left out"
     np.testing.assert_allclose(table["mean_cv"].iloc[:4], 0.0, atol=1e-9)

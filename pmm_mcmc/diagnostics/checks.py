@@ -1,0 +1,343 @@
+"""Most checks of a verdict: each is a function of a run that returns a reason or None."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from scipy.special import gammaincinv, ndtri
+
+from pmm_mcmc.diagnostics.convergence import nested, superchains_of
+from pmm_mcmc.diagnostics.parameters import coordinate_of
+from pmm_mcmc.diagnostics.reading import harmless, two_errors
+from pmm_mcmc.diagnostics.statement import ADJUST, MORE, Reason, reason_of_largest
+from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
+from pmm_mcmc.warmup.other_modes import OTHER_MODES, OtherModes
+from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, largest_t
+from pmm_mcmc.warmup.thresholds import THRESHOLDS as WARMUP
+
+if TYPE_CHECKING:
+    from pmm_mcmc.diagnostics.reading import Run
+
+__all__ = [
+    "bias_of_mean", "bias_of_sd", "divergences", "equilibration", "errors_of_mean", "errors_of_sd", "few_draws",
+    "mcse_of_mean", "mcse_of_sd", "modes", "one_chain", "r_hat", "standstill", "unmeasured", "unstable",
+    "unvisited_mode",
+]  # fmt: skip
+
+
+# -- checks of every run -----------------------------------------------------------------------------------------------
+
+
+def few_draws(run: Run) -> Reason | None:
+    """Return a reason if draws are too few to judge; after an equilibration one of each of many chains is enough."""
+    fewest = THRESHOLDS.fewest
+    of_chain = 1 if run.equilibration is not None else THRESHOLDS.fewest_of_chain
+    if run.draws >= of_chain and run.chains * run.draws >= fewest:
+        if run.draws >= THRESHOLDS.fewest_of_chain or run.chains >= fewest:
+            return None
+    text = f"{run.chains} x {run.draws} draws are too few to judge, limit {fewest} and {of_chain} of each chain"
+    return Reason("few_draws", text, MORE, value=float(run.chains * run.draws), limit=float(fewest))
+
+
+def one_chain(run: Run) -> Reason | None:
+    """Return a reason if there is one chain alone."""
+    if run.chains > 1:
+        return None
+    return Reason("one_chain", "one chain cannot be compared with others", "run four chains", value=1.0, limit=2.0)
+
+
+def r_hat(run: Run) -> Reason | None:
+    """Return a reason if chains disagree."""
+    values = run.table["r_hat"]
+    name = "r_hat"
+    superchains = superchains_of(run.posterior) if run.chains > 1 and run.sds is None else 0
+    if superchains:
+        values = nested(run.parameters, superchains)[run.table.index]
+        name = "nested r_hat"
+    # Replicas of a ladder start together, and forget by restarts, which are counted.
+    values = values[(run.table["sd"] > 0.0) & (run.ladder is None)]
+    text = f"{name} of {{label}} is {{value}}, limit {{limit}}"
+    reason = reason_of_largest("r_hat", text, MORE, values, THRESHOLDS.r_hat, digits=3)
+    if reason is not None and _keep_apart(run, str(reason.parameter)):
+        return replace(
+            reason, remedy="chains keep apart: use pmm.temper(), which moves between modes, or reparametrise"
+        )
+    return reason
+
+
+def _keep_apart(run: Run, label: str) -> bool:
+    """Return whether the chains are in groups between which the draws of a parameter do not overlap."""
+    if run.sds is not None:
+        return False
+    values = run.parameters.draws_of(label)
+    ordered = values[np.argsort(values.mean(axis=1))]
+    below = np.maximum.accumulate(ordered.max(axis=1))[:-1]
+    above = np.minimum.accumulate(ordered.min(axis=1)[::-1])[::-1][1:]
+    return bool((below < above).any())
+
+
+def errors_of_mean(run: Run) -> pd.Series:
+    """Return standard errors of plain means in standard deviations: ArviZ's or, if larger, that between chains.
+
+    That between a few chains is noisy: it counts only where it is larger than chance makes it for any parameter, or
+    where chains are too short for ArviZ's.
+    """
+    within = run.table["within"]
+    between = run.table["between"]
+    if run.chains == 1 or not len(run.table):
+        return within
+    degrees = run.chains - 1
+    chi_square = 2.0 * gammaincinv(0.5 * degrees, 1.0 - WARMUP.chance / len(run.table))
+    chance = np.sqrt(chi_square / degrees)
+    return within.where(~(between > chance * within) & within.notna(), between)
+
+
+def mcse_of_mean(run: Run) -> Reason | None:
+    """Return a reason if a mean is not known well enough."""
+    text = "the mean of {label} is known to {value} posterior sd only, limit {limit}"
+    return reason_of_largest("mcse", text, MORE, errors_of_mean(run), THRESHOLDS.mcse, digits=2)
+
+
+def errors_of_sd(run: Run) -> pd.Series:
+    """Return relative standard errors of standard deviations that gradients do not explain; else NaN.
+
+    They are also NaN of parameters whose tails may be too heavy for one: transformed ones, deterministics, and children
+    of hierarchies (those of a funnel are known by their scale).
+    """
+    table = run.table
+    error = table["mcse_sd_cv"] / table["sd_cv"].where(table["sd_cv"] > 0.0)
+    error = error.where(table["bias_of_sd"].isna() & (table["sd"] != 0.0))
+    if run.gradient is None:
+        return error * np.nan
+    moved = np.append((run.sampled_position != run.position).any(axis=(0, 1)), True)
+    for label in error.index[error > THRESHOLDS.mcse]:
+        if moved[coordinate_of(run.parameters.draws_of(label)[..., None], run.position)[0]]:
+            error[label] = np.nan
+    return error
+
+
+def mcse_of_sd(run: Run) -> Reason | None:
+    """Return a reason if the standard deviation of a free variable is not known well enough."""
+    text = "the sd of {label} is known to {value} % only, limit {limit} %"
+    errors = errors_of_sd(run).where(run.table["bias"].isna())  # where gradients explain the mean, they explain the sd
+    return reason_of_largest("mcse", text, MORE, errors, THRESHOLDS.mcse, digits=0, percent=True)
+
+
+def divergences(run: Run) -> Reason | None:
+    """Return a reason if more transitions diverged than are harmless; of other samplers, if one did."""
+    if "diverging" not in run.stats:
+        return None
+    flags = run.stats["diverging"].values
+    count = int(flags.sum())
+    limit = _most_harmless(run) if run.of_package else 0
+    if count <= limit:
+        return None
+    text = f"{count} of {run.chains * run.draws} transitions diverged"
+    remedy = "raise target_accept, or reparametrise"
+    if run.of_package:
+        where = _place(run, flags > 0) if flags.ndim > 1 else ""
+        text = f"{count} of {run.chains * run.draws} draws followed a divergence{where}, limit {limit}"
+        remedy = _shorter(run)
+    return Reason("divergences", text, remedy, value=float(count), limit=float(limit))
+
+
+def _most_harmless(run: Run) -> int:
+    """Return the number of transitions that may be refused, or diverge, without harm.
+
+    Such a transition keeps a chain out of a region in which it would have stayed for about an autocorrelation time,
+    that is for one effective draw.  So the share of the posterior that is missing is about the number of these
+    transitions over that of effective draws, of the parameter that has fewest.  The limit allows for chance: one event
+    in a short run is no reason.
+    """
+    effective = [1.0 / error**2 for error in errors_of_mean(run) if error > 0.0]
+    return harmless(min(effective, default=float(run.chains * run.draws)))
+
+
+def _place(run: Run, flags: np.ndarray) -> str:
+    """Return words for where the flagged draws ``(chain, draw)`` are, if their mean is 1 sd off that of all."""
+    if run.position is None or not flags.any():
+        return ""
+    sd = np.maximum(run.position.std(axis=(0, 1)), 1e-300)
+    offset = (run.position[flags].mean(axis=0) - run.position.mean(axis=(0, 1))) / sd
+    worst = int(np.argmax(np.abs(offset)))
+    if abs(offset[worst]) < 1.0:
+        return ""
+    side = "above" if offset[worst] > 0 else "below"
+    label = run.closest_parameter(run.position, worst)
+    return f", most of all where {label} is {abs(offset[worst]):.1f} sd {side} its mean"
+
+
+def _shorter(run: Run) -> str:
+    """Return the remedy for steps that are too long somewhere."""
+    if run.equilibration is None:
+        return ADJUST
+    step = 0.5 * float(np.min(run.equilibration["step_size"].values))
+    return f"reparametrise, or sample with a shorter step: pmm.sample(step=pmm.GHMC(step_size={step:.2g}))"
+
+
+def standstill(run: Run) -> Reason | None:
+    """Return a reason if the acceptance of a chain of adjusted draws is below half of the others', beyond chance.
+
+    Of 400 runs of 4 and of 1,000 chains with 4 to 1,000 independent draws none was refused, at mean acceptances of .6
+    to .95 (60 runs from 1e5 draws on).  Without the allowance all are with 1,000 chains of 4 draws at .6 and .7.
+    """
+    if not run.adjusted or run.chains == 1 or "acceptance_rate" not in run.stats:
+        return None
+    accept = run.stats["acceptance_rate"].values
+    if run.draws < THRESHOLDS.fewest_of_chain or accept.ndim < 2:  # draws were not kept
+        return None
+    of_chain = accept.mean(axis=1)
+    middle = float(np.median(of_chain))
+    error = np.sqrt(accept.var(axis=1).mean() / run.draws)
+    chance = -ndtri(WARMUP.chance / run.chains) * error
+    worst = int(of_chain.argmin())
+    if not of_chain[worst] + chance < 0.5 * middle:
+        return None
+    text = f"chain {worst} stands still: it accepts {of_chain[worst]:.2f}, the middle one {middle:.2f}"
+    return Reason("divergences", text, _shorter(run), None, float(of_chain[worst]), 0.5 * middle)
+
+
+# -- checks of every run of this package -------------------------------------------------------------------------------
+
+
+def equilibration(run: Run) -> Reason | None:
+    """Return a reason if equilibration did not end."""
+    if run.equilibration is None or int(run.equilibration["ended"]):
+        return None
+    count = int(run.equilibration["transitions"])
+    text = f"equilibration did not end: chains had not forgotten their starts after {count} transitions"
+    return Reason("equilibration", text, "raise tune, or start nearer with initvals=")
+
+
+def modes(run: Run) -> Reason | None:
+    """Return a reason if a mode that no chain visits has a hundredth of the mass of theirs."""
+    mode = _other_mode(run)
+    text = unvisited_mode(run)
+    ratio = mode.mass / max(1.0 - mode.mass, 1e-300)
+    if not text or ratio <= THRESHOLDS.mass:
+        return None
+    remedy = "reparametrise so that there is one mode, or use pmm.temper(), which moves between modes"
+    if mode.hidden:
+        remedy = "reparametrise, or try pmm.temper(), whose verdict looks there too"
+    elif ratio > 0.9 and abs(ratio / round(ratio) - 1.0) < 0.1:
+        remedy = (
+            "modes of equal mass are often relabellings of exchangeable components: order these; otherwise use "
+            "pmm.temper(), which moves between modes"
+        )
+    if "restart" in run.stats:
+        remedy = "take more chains, or a reference from which that mode is met"
+    return Reason("modes", f"{text}, limit 1 %", remedy, None, mode.mass, THRESHOLDS.mass)
+
+
+def _other_mode(run: Run) -> OtherModes:
+    """Return what the search for modes met elsewhere; of searches by each chain, as in PyMC's loop, the heaviest."""
+    searches = [OtherModes(0.0)]
+    if "modes" in run.findings:
+        searches.append(OtherModes(*(run.findings["modes"][name] for name in OTHER_MODES)))
+    elif "other_modes" in run.stats:
+        last = [np.reshape(run.stats[name].values, (run.chains, -1))[:, -1].tolist() for name in OTHER_MODES]
+        searches += [OtherModes(*search) for search in zip(*last, strict=True)]
+    return max(searches, key=lambda search: np.nan_to_num(search.mass))
+
+
+def unvisited_mode(run: Run) -> str:
+    """Return words for the mode that no chain visits, empty if there is none or the draws are in it."""
+    mode = _other_mode(run)
+    if not mode.mass > 0.0:
+        return ""
+    share = "nearly all of the mass" if mode.mass > 0.99 else f"about {100.0 * mode.mass:.2g} % of the mass"
+    if mode.hidden:
+        return f"{share} is where the warm-up had no draw, around the chains or narrow within them"
+    where = ""
+    if run.position is not None:
+        offset = _offset(mode, run.position[..., mode.coordinate].ravel())
+        if not offset:
+            return ""
+        side = "above" if offset > 0.0 else "below"
+        label = run.closest_parameter(run.position, mode.coordinate)
+        where = f", {abs(offset):.0f} sd {side} theirs in {label},"
+    return f"chains do not move to another mode{where} that has {share}"
+
+
+def _offset(mode: OtherModes, x: np.ndarray) -> float:
+    """Return by how many sd another mode is off the densest part of draws ``(n,)`` of a coordinate; 0 if they visit it.
+
+    That draws are in it and elsewhere shows that chains move; how often, their agreement shows.
+    """
+    # The shortest interval with a quarter of the draws; of a Gaussian it is .637 sd wide.
+    ordered = np.sort(x)
+    quarter = len(x) // 4
+    widths = ordered[quarter:] - ordered[: len(x) - quarter]
+    start = int(widths.argmin())
+    centre = float(ordered[start] + ordered[start + quarter]) / 2.0
+    sd = max(float(widths[start]) / 0.637, 1e-300)
+    distances = np.abs(x - mode.position) / sd
+    in_chains = (distances > THRESHOLDS.apart).mean()
+    in_mode = (distances < 0.5 * THRESHOLDS.apart).mean()
+    if in_mode > THRESHOLDS.visited * mode.mass and in_chains > THRESHOLDS.visited * (1.0 - mode.mass):
+        return 0.0
+    offset = (mode.position - centre) / sd
+    return offset if abs(offset) >= 1.0 else 0.0
+
+
+# -- checks of unadjusted draws ----------------------------------------------------------------------------------------
+
+
+def unstable(run: Run) -> Reason | None:
+    """Return a reason if more transitions were refused as unstable than are harmless."""
+    flags = run.stats["unstable"].values if "unstable" in run.stats else np.zeros(1)
+    count = int(flags.sum())
+    limit = _most_harmless(run)
+    if count <= limit:
+        return None
+    steps = run.posterior.attrs.get("steps_per_draw", 0) * run.chains * run.draws
+    if "steps_per_draw" in run.stats:
+        steps = run.stats["steps_per_draw"].sum()
+    where = _place(run, flags.reshape(run.chains, run.draws, -1).any(axis=2)) if flags.ndim > 1 else ""
+    remedy = ADJUST
+    by_model = int(run.stats["model_failures"].sum()) if "model_failures" in run.stats else 0
+    if 2 * by_model > count:
+        remedy = (
+            "the model is not finite there, and a shorter step will not help: look at model.debug(), and bound "
+            "parameters by their priors"
+        )
+    text = f"{count} of {int(steps)} transitions were unstable{where}, limit {limit}"
+    return Reason("divergences", text, remedy, value=float(count), limit=float(limit))
+
+
+def bias_of_mean(run: Run) -> Reason | None:
+    """Return a reason if the bias of a mean, with the share that the correction does not remove, is too large."""
+    return _bias(run, "mean", "bias", 1.0 - run.table["unexplained"])
+
+
+def bias_of_sd(run: Run) -> Reason | None:
+    """Return a reason if the bias of a standard deviation is too large."""
+    return _bias(run, "sd", "bias_of_sd", 1.0)
+
+
+def _bias(run: Run, moment: str, column: str, removed: pd.Series | float) -> Reason | None:
+    """Return a reason for the largest bias of a moment, beyond chance; the correction ``removed`` a share of it."""
+    moving = run.table["sd"] != 0.0
+    sd = run.table["sd_cv"].where(moving)
+    bias = run.table[column].abs() / sd
+    degrees = degrees_of_freedom(run.chains, run.draws)
+    biases = (bias / removed).where(bias > largest_t(moving.sum(), degrees) * run.table[f"{column}_se"] / sd)
+    text = f"the {moment} of {{label}} is off by {{value}} % of a posterior sd, limit {{limit}} %"
+    return reason_of_largest("bias", text, ADJUST, biases, THRESHOLDS.bias, digits=1, percent=True)
+
+
+def unmeasured(run: Run) -> Reason | None:
+    """Return a reason if no bias could be measured, or a corrected mean is not known well enough."""
+    if run.gradient is None:
+        text = "the bias could not be measured, for the result holds no gradients"
+        of_step = run.sds is None and "n_grad_total" in run.stats
+        return Reason("unmeasured", text, "sample with keep_gradients=True" if of_step else ADJUST)
+    errors = two_errors(run.table)
+    if len(errors) and errors.isna().all():
+        return Reason("unmeasured", "the bias could not be measured for any of the parameters", ADJUST)
+    text = "the corrected mean of {label} is known to {value} % of a posterior sd only, limit {limit} %"
+    limit = 2.0 * THRESHOLDS.mcse  # as much as two standard errors of a plain mean may be
+    return reason_of_largest("unmeasured", text, MORE, errors, limit, digits=0, percent=True)

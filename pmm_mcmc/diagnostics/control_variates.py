@@ -1,0 +1,350 @@
+r"""Posterior expectations by control variates from Stein's identity, which also shows the bias of unadjusted draws.
+
+With ``g`` the gradient of the log density and any smooth ``phi``, :math:`\Delta \phi + g \cdot \nabla \phi` has
+expectation zero under the posterior [1]_ [2]_.  A function ``f`` is regressed on a few such terms over the draws; the
+constant of the regression estimates its expectation.  As far as the terms explain ``f``, this estimate has neither the
+noise of the draws nor the bias of the sampler.
+
+The *own terms* of ``f`` vary along the direction in which ``f`` does.  With ``J`` the linear coefficients of ``f``,
+``S`` the covariance of a Gaussian fitted to positions and gradients, ``m`` its mean, :math:`s^2 = J S J^T`,
+:math:`u = J (x - m) / s` and :math:`S_1 = -g \cdot S J^T / s`, they are
+
+.. math:: S_1, \qquad S_2 = u S_1 - 1, \qquad S_3 = u^2 S_1 - 2 u .
+
+They are exact for means and variances of any Gaussian.  A parameter that scales others (a hierarchical standard
+deviation) varies with the variance of these, which is a linear function of no direction; so the *virial terms*
+:math:`h_j = (x_j - m_j) g_j + 1` of all coordinates are a further set (by ridge regression; sums of neighbours if there
+are many).
+
+Draws are cut into *folds*, whose coefficients are fitted on the draws of all others: the estimate does not overfit, and
+its standard error follows from the variation of the corrected values.  A correction that leaves a share ``r`` of the
+variance of a mean leaves about :math:`\sqrt r` of its bias (``benchmarks/frozen/calibration.txt``).
+
+References
+----------
+.. [1] A. Mira, R. Solgi, D. Imparato, "Zero variance Markov chain Monte Carlo for Bayesian estimators", Statistics and
+   Computing 23, 2013.
+.. [2] C. J. Oates, M. Girolami, N. Chopin, "Control functionals for Monte Carlo integration", JRSS B 79, 2017.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise, starmap
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import lu_factor, lu_solve
+
+from pmm_mcmc.coordinates.scale import MOST_DENSE, affine_scale
+from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
+from pmm_mcmc.warmup.standard_errors import batch_means, between_pieces, count_pieces
+
+__all__ = ["Corrected", "Fold", "Folds", "corrected", "count_virial_terms", "own_terms", "uncorrected"]
+
+# Numbers of own terms to regress on; the last set has the virial terms too.
+_ORDERS = (1, 2, 3, 3)
+# Numbers of positions that are copied together, and of functions that are corrected together: the latter fit a cache.
+_COPIED = 2**20
+_BLOCK = 2**18
+
+
+class Corrected(NamedTuple):
+    """Estimates of ``p`` expectations, each of shape ``(p,)``.
+
+    A function that is not finite everywhere has a plain estimate without an error; a constant has no bias and no error.
+    """
+
+    plain: np.ndarray  # mean over the draws, with its standard error
+    plain_se: np.ndarray
+    value: np.ndarray  # corrected estimate, with its standard error, if ``used``, else the plain one
+    se: np.ndarray
+    bias: np.ndarray  # plain minus corrected estimate, with its standard error; NaN where not measurable
+    bias_se: np.ndarray
+    # Standard error of the corrected over that of the plain estimate, 1 at most: the share of the bias that is expected
+    # to be left; ``se`` includes it if the bias is beyond doubt.
+    unexplained: np.ndarray
+    # (chain, p): ``value`` from the draws of each chain, with coefficients from the others (``benchmarks/versus``).
+    by_chain: np.ndarray
+
+    @property
+    def used(self) -> np.ndarray:
+        """Whether the correction reduced the error enough."""
+        return ~np.isnan(self.bias)
+
+
+def uncorrected(values: np.ndarray) -> Corrected:
+    """Return plain means of functions ``(chain, draw, p)``, whose bias is not measurable."""
+    origin = values[0, 0]
+    none = np.full(len(origin), np.nan)
+    with np.errstate(invalid="ignore"):  # the mean of what is not finite
+        f = values - origin
+        pieces = batch_means(f)
+        value = origin + pieces.mean(axis=0)
+        error = between_pieces(pieces, len(values)) if len(pieces) > 1 else none
+        return Corrected(value, error, value, error, none, none, np.ones(len(origin)), origin + f.mean(axis=1))
+
+
+def corrected(
+    values: np.ndarray,
+    folds: Folds,
+    coordinate: np.ndarray,
+    follow: np.ndarray | None = None,
+    *,
+    unbiased: bool = False,
+) -> Corrected:
+    """Estimate the posterior expectations of functions with ``values`` ``(chain, draw, p)`` at the draws of ``folds``.
+
+    ``coordinate`` ``(p,)`` is the coordinate that a function equals, or -1: its direction need not be estimated.  The
+    directions are those of ``follow`` ``(chain, draw, p)``, by default of the functions: a squared deviation, which
+    varies with no direction linearly, uses that of the deviation.  To errors of draws that are not ``unbiased`` is
+    added what a correction leaves of the bias.
+
+    On the unconstrained scale there are no boundary terms.  Draws with wrong weights of separate modes fulfil the
+    identity.
+    """
+    p = values.shape[2]
+    f, origin = folds.about_first(values)
+    followed = f if follow is None else folds.about_first(follow)[0]
+    pieces = np.empty((len(_ORDERS), folds.chains * folds.pieces_per_chain, p))
+    for fold, numbers in folds.members:
+        n = fold.fitted
+        rows = fold.rows
+        h, inverse, virial = fold.virial()
+        shape = (len(numbers), (len(rows) - n) // len(numbers))  # pieces and draws of each
+        virial_means = virial.reshape(*shape, virial.shape[1]).mean(axis=1)
+        u, s1 = fold.along(fold.directions(followed[rows[:n]], coordinate))
+        for block in np.array_split(np.arange(p), -(-p * len(rows) // _BLOCK)):
+            terms = np.stack(own_terms(u[:, block], s1[:, block]))
+            term_means = terms[:, n:].reshape(3, *shape, len(block)).mean(axis=2)
+            means = f[rows[n:, None], block].reshape(*shape, len(block)).mean(axis=1)
+            coefficients = _fit(terms[:, :n], f[rows[:n, None], block], h, inverse)
+            for corrected_pieces, (slopes, virial_slopes) in zip(pieces, coefficients, strict=True):
+                explained = np.einsum("iwp,ip->wp", term_means[: len(slopes)], slopes)
+                explained += virial_means[:, : len(virial_slopes)] @ virial_slopes
+                corrected_pieces[np.ix_(numbers, block)] = means - explained
+    plain = f.reshape(pieces.shape[1], -1, p).mean(axis=1)
+    return _estimates(pieces, plain, f.std(axis=0), origin, folds, unbiased)
+
+
+def own_terms(u: np.ndarray, s1: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the own terms ``S_1, S_2, S_3`` from positions ``u`` along a direction and ``S_1``."""
+    return s1, u * s1 - 1.0, u * u * s1 - 2.0 * u
+
+
+def _fit(
+    terms: np.ndarray, values: np.ndarray, h: np.ndarray, inverse: np.ndarray
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return for each set of terms the coefficients of the own ``(order, p)`` and of the virial terms ``(m, p)``.
+
+    ``terms`` ``(3, n, p)`` are the own terms of functions with ``values`` ``(n, p)``; ``h`` ``(n, m)`` are the virial
+    terms about their means, and ``inverse`` is that of their normal matrix, with a ridge.
+    """
+    p = values.shape[1]
+    t = terms - terms.mean(axis=1, keepdims=True)
+    f = values - values.mean(axis=0)
+    gram = np.empty((p, 3, 3))
+    right = np.empty((p, 3))
+    for i in range(3):
+        right[:, i] = np.einsum("np,np->p", t[i], f)
+        for j in range(i + 1):
+            gram[:, i, j] = gram[:, j, i] = np.einsum("np,np->p", t[i], t[j])
+    by_direction = [(_slopes(gram[:, :order, :order], right[:, :order]), np.zeros((0, p))) for order in _ORDERS[:-1]]
+    # Normal equations of both sets of terms, from which the virial ones are eliminated first.
+    with_terms = np.stack([h.T @ term for term in t])
+    by_terms = inverse @ with_terms
+    by_values = inverse @ (h.T @ f)
+    gram = gram - np.einsum("imp,jmp->pij", with_terms, by_terms)
+    slopes = _slopes(gram, right - np.einsum("imp,mp->pi", with_terms, by_values))
+    return [*by_direction, (slopes, by_values - np.einsum("imp,ip->mp", by_terms, slopes))]
+
+
+def _slopes(gram: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Solve the normal equations of each function, ``(p, order, order)`` and ``(p, order)``; return ``(order, p)``."""
+    order = gram.shape[-1]
+    # A tiny ridge, for terms that are collinear or constant.
+    ridge = 1e-12 * np.trace(gram, axis1=1, axis2=2) + 1e-300
+    return np.linalg.solve(gram + ridge[:, None, None] * np.eye(order), right[..., None])[..., 0].T
+
+
+def _estimates(
+    pieces: np.ndarray, plain: np.ndarray, sd: np.ndarray, origin: np.ndarray, folds: Folds, unbiased: bool
+) -> Corrected:
+    """Return the corrected estimate of each function where that reduces the error enough, else the plain one.
+
+    ``pieces`` ``(set, m, p)`` and ``plain`` are batch means about ``origin``: corrected by each set of terms, and
+    plain.  All functions have the same number of own terms; only those that scale others have the virial terms too.
+    """
+    sd = np.maximum(sd, 1e-300)
+    plain_se = between_pieces(plain, folds.chains)
+    errors = np.stack([between_pieces(each, folds.chains) for each in pieces])
+    mean_square = np.mean((errors[:-1] / sd) ** 2, axis=1)
+    best = int(mean_square.argmin())
+    scales_others = (folds.coordinates > 1) & (errors[-1] ** 2 * THRESHOLDS.gain_of_virial < errors[best] ** 2)
+    estimate = np.where(scales_others, pieces[-1], pieces[best])
+    error = np.where(scales_others, errors[-1], errors[best])
+    limit = THRESHOLDS.gain_of_one
+    if mean_square[best] * THRESHOLDS.gain_of_all > np.mean((plain_se / sd) ** 2):
+        limit /= THRESHOLDS.gain_of_all  # corrections help few functions, which must gain more
+    ratio = error**2 / np.maximum(plain_se**2, 1e-300)
+    used = (ratio < limit) & np.isfinite(origin)
+    unexplained = np.minimum(np.sqrt(ratio), 1.0)
+    bias = plain.mean(axis=0) - estimate.mean(axis=0)
+    bias_se = between_pieces(plain - estimate, folds.chains)
+    if not unbiased:
+        # What the correction leaves of a bias that is beyond doubt.
+        sure = np.maximum(np.abs(bias) - THRESHOLDS.beyond_doubt * bias_se, 0.0)
+        error = np.hypot(error, unexplained / np.maximum(1.0 - unexplained, 1e-10) * sure)
+    estimate = np.where(used, estimate, plain)
+    not_finite = 0.0 * origin  # NaN where a function is not finite somewhere
+    return Corrected(
+        plain=origin + plain.mean(axis=0),
+        plain_se=plain_se + not_finite,
+        value=origin + estimate.mean(axis=0),
+        se=np.where(used, error, plain_se) + not_finite,
+        bias=np.where(used, bias, np.nan),
+        bias_se=np.where(used, bias_se, np.nan),
+        unexplained=unexplained + not_finite,
+        by_chain=origin + estimate.reshape(folds.chains, folds.pieces_per_chain, -1).mean(axis=1),
+    )
+
+
+class Folds:
+    """The folds of a result, from positions and gradients ``(chain, draw, d)``: what all functions of them share.
+
+    Each chain is cut into pieces, whose means give standard errors.  A fold is a chain, some of many chains, or a piece
+    of a single one.  ``members`` are the folds with the numbers of their pieces.
+    """
+
+    def __init__(self, position: np.ndarray, gradient: np.ndarray):
+        self.chains, draws, self.coordinates = position.shape
+        self.pieces_per_chain = count_pieces(self.chains, draws)
+        self._skipped = draws % self.pieces_per_chain  # first draws of each chain, which are in no piece
+        pieces = np.repeat(np.arange(self.chains * self.pieces_per_chain), draws // self.pieces_per_chain)
+        folds = pieces
+        if self.chains > 1:
+            folds = pieces // self.pieces_per_chain * min(self.chains, THRESHOLDS.folds) // self.chains
+        x, g = (values[:, self._skipped :].reshape(-1, self.coordinates) for values in (position, gradient))
+        self.members: list[tuple[Fold, np.ndarray]] = []
+        for number in np.unique(folds):
+            held = np.flatnonzero(folds == number)
+            train = np.flatnonzero(folds != number)
+            train = train[:: -(-len(train) // THRESHOLDS.fitted_draws)]
+            fold = Fold(x, g, np.concatenate([train, held]), len(train))
+            self.members.append((fold, np.unique(pieces[held])))
+
+    def about_first(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return functions ``(chain, draw, p)`` of draws in pieces, minus their first values, as ``(n, p)``; and these.
+
+        So a constant is exactly zero.  A function that is not finite somewhere is 0, and its first value NaN.
+        """
+        f = values[:, self._skipped :].reshape(-1, values.shape[2])
+        finite = np.isfinite(f).all(axis=0)
+        return np.where(finite, f - np.where(finite, f[0], 0.0), 0.0), np.where(finite, f[0], np.nan)
+
+
+class Fold:
+    """One fold: the draws ``rows[:fitted]`` to fit coefficients on, and ``rows[fitted:]``, to which they are applied.
+
+    Positions and gradients ``(n, d)`` are of all draws.  A ``dense`` Gaussian has a full covariance, else a diagonal.
+    """
+
+    def __init__(self, position: np.ndarray, gradient: np.ndarray, rows: np.ndarray, fitted: int):
+        self._x = position
+        self._g = gradient
+        self.rows = rows
+        self.fitted = fitted
+        self._inverse: np.ndarray | None = None
+        train = rows[:fitted]
+        d = position.shape[1]
+        self.dense = d <= MOST_DENSE and fitted > 3 * d
+        if self.dense:
+            x = position[train]
+            self._centre, root = affine_scale(x, gradient[train], dense=True)
+            self._mean = x.mean(axis=0)
+            self._covariance = root @ root.T
+            gram = (x - self._mean).T @ (x - self._mean)
+            # A tiny ridge; the slope on a coordinate that does not move is 0.
+            gram[np.diag_indices(d)] = np.where(gram.diagonal() > 0.0, gram.diagonal() * (1.0 + 1e-10), 1.0)
+            self._factor = lu_factor(gram)
+        else:
+            self._centre, self._scale, self._mean = np.empty((3, d))
+            for columns in self._ranges(d):
+                x = position[train, columns]
+                self._centre[columns], self._scale[columns] = affine_scale(x, gradient[train, columns], dense=False)
+                self._mean[columns] = x.mean(axis=0)
+
+    def _ranges(self, count: int) -> Iterator[slice]:
+        """Yield ranges of ``count`` coordinates, or sums of them, that are few enough to be copied together."""
+        number = min(count, 1 + len(self.rows) * self._x.shape[1] // _COPIED)
+        return starmap(slice, pairwise(np.arange(number + 1) * count // max(number, 1)))
+
+    def directions(self, values: np.ndarray, coordinate: np.ndarray) -> np.ndarray:
+        """Return the direction along which each function, with values ``(fitted, p)``, varies.
+
+        These are slopes ``(p, d)`` or, unless the fold is dense, the number of one coordinate each ``(p,)``.  It is
+        known of a function that equals a ``coordinate``, and estimated where that is -1.
+        """
+        free = np.flatnonzero(coordinate < 0)
+        train = self.rows[: self.fitted]
+        f = values[:, free]
+        f = f - f.mean(axis=0)
+        if self.dense:
+            # Least squares of f on x is exact for linear functions, however correlated the coordinates are.
+            slope = np.zeros((len(coordinate), self._x.shape[1]))
+            slope[coordinate >= 0, coordinate[coordinate >= 0]] = 1.0
+            if len(free):
+                slope[free] = lu_solve(self._factor, (self._x[train] - self._mean).T @ f).T
+            return slope
+        # Too many coordinates to know how they move together: follow the one that f varies with most.
+        best = coordinate.copy()
+        largest = np.full(len(free), -1.0)
+        for columns in self._ranges(self._x.shape[1]) if len(free) else ():
+            x = self._x[train, columns] - self._mean[columns]
+            with_each = np.abs(f.T @ (x / np.maximum(x.std(axis=0), 1e-300)))
+            strongest = with_each.argmax(axis=1)
+            strength = with_each[np.arange(len(free)), strongest]
+            best[free] = np.where(strength > largest, columns.start + strongest, best[free])
+            largest = np.maximum(largest, strength)
+        return best
+
+    def along(self, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return positions ``u`` along each direction and the terms ``S_1`` of all draws, ``(rows, p)`` each."""
+        if self.dense:
+            slopes = directions @ self._covariance
+            s = np.sqrt(np.maximum((slopes * directions).sum(axis=1), 1e-300))
+            return (self._x[self.rows] - self._centre) @ (directions.T / s), self._g[self.rows] @ (slopes.T / -s)
+        elements = (self.rows[:, None], directions)
+        scale = self._scale[directions]
+        return (self._x[elements] - self._centre[directions]) / scale, -(self._g[elements] * scale)
+
+    def virial(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return virial terms to fit on, about their means, their inverse normal matrix, and those to correct by."""
+        terms = self.virial_terms()
+        h = terms[: self.fitted] - terms[: self.fitted].mean(axis=0)
+        if self._inverse is None:
+            self._inverse = inverse_normal_matrix(h)
+        return h, self._inverse, terms[self.fitted :]
+
+    def virial_terms(self) -> np.ndarray:
+        """Return the virial terms of all coordinates or, if these are many, sums over neighbours: ``(rows, count)``."""
+        d = self._x.shape[1]
+        count = count_virial_terms(self.fitted, d)
+        starts = np.arange(count + 1) * d // max(count, 1)
+        result = np.empty((len(self.rows), count))
+        for sums in self._ranges(count):
+            columns = slice(starts[sums.start], starts[sums.stop])
+            terms = (self._x[self.rows, columns] - self._mean[columns]) * self._g[self.rows, columns] + 1.0
+            result[:, sums] = np.add.reduceat(terms, starts[sums] - columns.start, axis=1)
+        return result
+
+
+def inverse_normal_matrix(h: np.ndarray) -> np.ndarray:
+    """Return the inverse of the normal matrix of virial terms ``(n, m)`` about their means, with a ridge."""
+    variance = np.maximum((h**2).mean(axis=0), 1e-300)
+    return np.linalg.inv(h.T @ h + np.diag(THRESHOLDS.ridge * len(h) * variance))
+
+
+def count_virial_terms(n: int, d: int) -> int:
+    """Return the number of virial terms to fit on ``n`` draws; none for one coordinate, where it would be ``S_2``."""
+    return min(d, THRESHOLDS.virial_terms, n // THRESHOLDS.draws_a_term) if d > 1 else 0
