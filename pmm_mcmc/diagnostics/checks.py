@@ -35,9 +35,9 @@ def few_draws(run: Run) -> Reason | None:
     """Return a reason if draws are too few to judge; after an equilibration one of each of many chains is enough."""
     fewest = THRESHOLDS.fewest
     of_chain = 1 if run.equilibration is not None else THRESHOLDS.fewest_of_chain
-    if run.draws >= of_chain and run.chains * run.draws >= fewest:
-        if run.draws >= THRESHOLDS.fewest_of_chain or run.chains >= fewest:
-            return None
+    many_chains = run.draws >= of_chain and run.chains >= fewest
+    if many_chains or (run.draws >= THRESHOLDS.fewest_of_chain and run.chains * run.draws >= fewest):
+        return None
     text = f"{run.chains} x {run.draws} draws are too few to judge, limit {fewest} and {of_chain} of each chain"
     return Reason("few_draws", text, MORE, value=float(run.chains * run.draws), limit=float(fewest))
 
@@ -61,7 +61,7 @@ def r_hat(run: Run) -> Reason | None:
     values = values[(run.table["sd"] > 0.0) & (run.ladder is None)]
     text = f"{name} of {{label}} is {{value}}, limit {{limit}}"
     reason = reason_of_largest("r_hat", text, MORE, values, THRESHOLDS.r_hat, digits=3)
-    if reason is not None and _keep_apart(run, str(reason.parameter)):
+    if reason is not None and run.sds is None and _keep_apart(run, str(reason.parameter)):
         return replace(
             reason, remedy="chains keep apart: use pmm.temper(), which moves between modes, or reparametrise"
         )
@@ -70,8 +70,6 @@ def r_hat(run: Run) -> Reason | None:
 
 def _keep_apart(run: Run, label: str) -> bool:
     """Return whether the chains are in groups between which the draws of a parameter do not overlap."""
-    if run.sds is not None:
-        return False
     values = run.parameters.draws_of(label)
     ordered = values[np.argsort(values.mean(axis=1))]
     below = np.maximum.accumulate(ordered.max(axis=1))[:-1]

@@ -119,9 +119,8 @@ def nested_r_hat(dt: Any, var_names: Any = None) -> pd.Series:
         \widehat W = \tfrac1S \sum_s \Bigl(\operatorname{var}_m \bar x_{s m \cdot}
         + \tfrac1M \sum_m \operatorname{var}_n x_{s m n}\Bigr),
 
-    all variances unbiased, the last one 0 for N = 1.  For independent draws :math:`\widehat B / \widehat W` is about
-    :math:`1 / M` with one draw, and :math:`1 / (M (N + 1))` with more: at the first draw the statistic is at best
-    :math:`\sqrt{1 + 1 / M}`.
+    all variances unbiased, the last one 0 for N = 1.  Of independent draws it is about :math:`\sqrt{1 + 1 / M}` with
+    one draw of each chain, and :math:`\sqrt{1 + 1 / (M (N + 1))}` with more.
 
     From 4 draws on the value is that of ``arviz.rhat_nested`` with ``method="rank"``: the formula applied to
     half-chains, of normal scores of ranks, and of ranks of distances from the median; the larger of the two.  With 1 to
@@ -130,8 +129,8 @@ def nested_r_hat(dt: Any, var_names: Any = None) -> pd.Series:
     Parameters
     ----------
     dt
-        A result of :func:`pmm_mcmc.sample` with 64 chains or more, which start in superchains, as the posterior's
-        attribute ``superchains`` says.
+        A result of :func:`pmm_mcmc.sample` with 64 chains or more, which start in superchains (an attribute of the
+        posterior says how many).
     var_names
         Parameters to report; all by default.
 

@@ -76,26 +76,17 @@ def expectation(dt: Any, function: Callable[[xr.Dataset], Any]) -> pd.DataFrame:
         )
     run = read(dt)
     posterior = run.posterior
-    if not ("gradient" in run.stats and "unconstrained" in run.stats):
+    if run.gradient is None:
         raise ValueError(
-            "the result holds no gradients (sample_stats 'gradient' and 'unconstrained'): sample with a step method of "
-            "pmm_mcmc that moves all continuous variables of the model, with keep_gradients=True"
-        )
-    if not run.enough:
-        raise ValueError(
-            f"{run.chains} x {run.draws} draws are too few for a corrected estimate: draw at least {THRESHOLDS.fewest}"
+            f"the result holds no gradients, or draws too few for a corrected estimate, below {THRESHOLDS.fewest}: "
+            "sample with a step of pmm_mcmc that moves all continuous variables of the model, and keep_gradients=True"
         )
     returned = function(posterior)
-    if isinstance(returned, xr.DataArray):
+    if not isinstance(returned, Mapping):
         name = getattr(function, "__name__", "value")
         returned = {"value" if name == "<lambda>" else name: returned}
-    elif isinstance(returned, xr.Dataset):
-        returned = dict(returned.data_vars)
-    if not isinstance(returned, Mapping) or not returned:
-        raise TypeError(
-            f"function returned {_kind(returned)}: must return a DataArray with dimensions chain and draw, or a "
-            "Dataset or dict of them (compute with the Dataset that it is given, not with its .values)"
-        )
+    if not returned:
+        raise TypeError("function returned nothing in a dict: must return a DataArray, or a Dataset or dict of them")
     checked = [_checked(str(name), value, posterior) for name, value in returned.items()]
     # One by one: what is found of a function does not depend on what else was asked for.
     runs = [replace(run, posterior=value.to_dataset().assign_attrs(posterior.attrs)) for value in checked]
@@ -106,8 +97,8 @@ def _checked(name: str, value: Any, posterior: xr.Dataset) -> xr.DataArray:
     """Return a value by draw, with its name; raise an error where it is none."""
     if not isinstance(value, xr.DataArray):
         raise TypeError(
-            f"function returned {_kind(value)} for {name!r}: must be a DataArray with dimensions chain and draw "
-            "(compute with the Dataset that it is given, not with its .values)"
+            f"function returned {type(value).__name__} for {name!r}: must return a DataArray with dimensions chain and "
+            "draw, or a Dataset or dict of them (compute with the Dataset that it is given, not with its .values)"
         )
     if value.dtype.kind not in "biuf":
         raise TypeError(f"function returned dtype {value.dtype} for {name!r}: must be real numbers")
@@ -119,7 +110,3 @@ def _checked(name: str, value: Any, posterior: xr.Dataset) -> xr.DataArray:
                 "name, as in p['x'].sum('x_dim_0'))"
             )
     return value.reset_coords(drop=True).transpose("chain", "draw", ...).rename(name)
-
-
-def _kind(value: Any) -> str:
-    return "nothing" if value is None else f"a {type(value).__name__}"

@@ -1,7 +1,7 @@
 """A search for necks of funnels after the draws: narrow places that chains have hardly entered.
 
 The noise of a model that can fit its data exactly is an example: where it is small, all other coordinates are narrow.
-Steps of the run's length turn back there, and chains agree with each other without that tail; no transition diverges.
+Steps turn back there, and chains agree with each other without that tail; no transition diverges.
 
 The mass of the tail is predicted.  Along a coordinate ``z_i`` with which the gradients of the others grow, the marginal
 density ``p(z_i)`` is computed at places outward from the median of the draws.  At each place the density is maximised

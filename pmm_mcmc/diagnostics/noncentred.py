@@ -40,9 +40,10 @@ def noncentring(dt: Any) -> xr.Dataset:
     """
     group = "posterior" if "posterior" in checked(dt).children else "posterior_mean"
     if "backend" not in dt[group].attrs:
-        of_package = "sample_stats" in dt.children and "n_grad_total" in dt["sample_stats"]
-        why = "is a result of pm.sample, whose chains learn it each for itself and do not keep it" if of_package else ""
-        raise ValueError(f"dt: {why or 'is no result of pmm_mcmc'}; sample with pmm.sample(), and pass what it returns")
+        raise ValueError(
+            "dt: is no result of pmm_mcmc.sample; sample with it, and pass what it returns (with pm.sample each chain "
+            "learns its own non-centring and does not keep it)"
+        )
     attrs = dt[group].attrs
     draws = dt[group].dataset
     degree = json.loads(attrs[NONCENTRING])["degree"] if NONCENTRING in attrs else {}
@@ -54,7 +55,8 @@ def noncentring(dt: Any) -> xr.Dataset:
 
 def _like(draws: xr.DataArray | None, name: str, values: np.ndarray) -> xr.DataArray:
     """Return the elements' values, with the dims and coordinates of the variable's draws where they fit."""
-    one = None if draws is None else draws.isel({dim: 0 for dim in ("chain", "draw") if dim in draws.dims}, drop=True)
-    if one is not None and one.shape == values.shape:
-        return one.copy(data=values)
+    if draws is not None:
+        one = draws.isel(chain=0, draw=0, drop=True, missing_dims="ignore")
+        if one.shape == values.shape:
+            return one.copy(data=values)
     return xr.DataArray(values, dims=[f"{name}_dim_{i}" for i in range(values.ndim)])

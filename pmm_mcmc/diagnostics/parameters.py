@@ -84,19 +84,16 @@ class Parameters:
             variable = variable.transpose(*_SAMPLE, ...)
             if variable.ndim == 2:
                 variable = variable.expand_dims("scalar", axis=2)
-            shape = variable.shape[2:]
-            places = offset + np.arange(int(np.prod(shape))).reshape(shape)
-            offset += places.size
-            # Slices along the longest dimension, so that a variable on disk is not read as a whole.
-            long = int(np.argmax(shape))
-            step = max(1, SLAB * shape[long] // max(1, 8 * variable.size))
-            for begin in range(0, shape[long], step):
-                block = slice(begin, begin + step)
-                indices = places[(slice(None),) * long + (block,)].ravel()
+            step = max(
+                1, SLAB * variable.shape[2] // max(1, 8 * variable.size)
+            )  # what is on disk is not read as a whole
+            for begin in range(0, variable.shape[2], step):
+                piece = variable[:, :, begin : begin + step]
+                indices = offset + np.arange(int(np.prod(piece.shape[2:])))
+                offset += len(indices)
                 chosen = wanted[indices]
                 if chosen.any():
-                    values = variable.isel({variable.dims[2 + long]: block}).values
-                    values = values.reshape(*values.shape[:2], -1)
+                    values = piece.values.reshape(*piece.shape[:2], -1)
                     values = values if chosen.all() else values[..., chosen]
                     yield indices[chosen], values.astype(float, copy=False)
 

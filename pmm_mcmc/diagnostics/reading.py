@@ -34,32 +34,16 @@ _ROUNDING = 32.0 * float(np.finfo(float).eps)
 
 @dataclass
 class Run:
-    """A result of sampling, with positions and gradients ``(chain, draw, d)`` if they were kept.
+    """A result of sampling; its groups, and its arrays ``(chain, draw, d)``, are None where it has none."""
 
-    Attributes
-    ----------
-    posterior
-        The parameters' draws, ``(chain, draw, ...)``; the means of each chain if only moments were kept.
-    stats
-        The group ``sample_stats``, empty if there is none.
-    ladder, equilibration
-        These groups, ``None`` if there are none.
-    position
-        Unconstrained positions of the model; ``None`` without gradients.
-    sampled_position, gradient
-        Gradients, and the positions with respect to which they are taken: non-centred ones if the run has them.
-    sds
-        The standard deviations of each chain if only moments were kept.
-    """
-
-    posterior: xr.Dataset
-    stats: Any
+    posterior: xr.Dataset  # draws of the parameters or, if only moments were kept, the means of each chain
+    stats: Any  # the group ``sample_stats``
     ladder: Any = None
     equilibration: Any = None
-    position: Any = None
+    position: Any = None  # unconstrained positions of the model, if gradients were kept
     gradient: Any = None
-    sampled_position: Any = None
-    sds: Any = None
+    sampled_position: Any = None  # what gradients are taken with respect to: non-centred if the run is
+    sds: Any = None  # the standard deviations of each chain, if only moments were kept
 
     @property
     def chains(self) -> int:
@@ -70,11 +54,6 @@ class Run:
     def draws(self) -> int:
         """Number of draws of each chain."""
         return int(self.posterior.sizes["draw"] if self.sds is None else self.stats["draws"][0])
-
-    @property
-    def enough(self) -> bool:
-        """Whether there are draws enough for a corrected estimate."""
-        return self.draws >= THRESHOLDS.fewest_of_chain and self.chains * self.draws >= THRESHOLDS.fewest
 
     @property
     def of_package(self) -> bool:
@@ -114,14 +93,14 @@ class Run:
         return table_of(self, _selected(self)) if self.sds is None else _table_of_moments(self)
 
     @cached_property
-    def identity(self) -> Identity | None:
-        """Stein's identity of each coordinate, if there are gradients."""
-        return None if self.gradient is None else identity_of(self.sampled_position, self.gradient)
+    def identity(self) -> Identity:
+        """Stein's identity of each coordinate, where there are gradients."""
+        return identity_of(self.sampled_position, self.gradient)
 
     @cached_property
     def whitened_identity(self) -> Identity | None:
         """Stein's identity of whitened coordinates, where these can be had."""
-        return None if self.gradient is None else whitened_identity(self.sampled_position, self.gradient)
+        return whitened_identity(self.sampled_position, self.gradient)
 
     @property
     def identity_degrees(self) -> int:
@@ -131,8 +110,6 @@ class Run:
     @property
     def has_edge(self) -> bool:
         """Whether the identity fails as at an edge or a jump of the density."""
-        if self.identity is None:
-            return False
         with np.errstate(invalid="ignore"):  # what is infinite does not move
             moving = np.ptp(self.sampled_position, axis=(0, 1)) > 0.0
         return fails_as_at_an_edge(self.identity, self.identity_degrees, moving)
@@ -155,19 +132,16 @@ class Run:
     def closest_parameter(self, positions: np.ndarray, number: int) -> str:
         """Return the label of the parameter that a coordinate equals, or that correlates with it most."""
         x = positions[..., number]
-        labels = self.parameters.labels
         best = ""
         closest = -1.0
-        numbers = np.flatnonzero(np.isin(labels, self.table.index))
+        numbers = np.flatnonzero(np.isin(self.parameters.labels, self.table.index))
         for indices, values in self.parameters.slabs(numbers):
-            equal = coordinate_of(values, positions) == number
-            if equal.any():
-                return labels[indices[int(equal.argmax())]]
             flat = values.reshape(x.size, -1)
             with np.errstate(all="ignore"):
                 correlation = np.nan_to_num(np.abs([np.corrcoef(x.ravel(), f)[0, 1] for f in flat.T]))
+            correlation[coordinate_of(values, positions) == number] = np.inf
             if correlation.max() > closest:
-                best = labels[indices[int(correlation.argmax())]]
+                best = self.parameters.labels[indices[int(correlation.argmax())]]
                 closest = float(correlation.max())
         return best
 
@@ -179,7 +153,8 @@ def read(dt: Any) -> Run:
     if "posterior_mean" in dt.children:
         return Run(dt["posterior_mean"].dataset, dt["sample_stats_total"], sds=dt["posterior_sd"].dataset, **groups)
     run = Run(dt["posterior"].dataset, dt["sample_stats"] if "sample_stats" in dt.children else {}, **groups)
-    if "gradient" in run.stats and "unconstrained" in run.stats and run.enough:
+    enough = run.draws >= THRESHOLDS.fewest_of_chain and run.chains * run.draws >= THRESHOLDS.fewest
+    if "gradient" in run.stats and "unconstrained" in run.stats and enough:
         sampled = "noncentred" if "noncentred" in run.stats else "unconstrained"
         run.position = np.asarray(run.stats["unconstrained"].values, dtype=float)
         run.sampled_position = np.asarray(run.stats[sampled].values, dtype=float)

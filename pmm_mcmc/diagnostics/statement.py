@@ -76,10 +76,8 @@ class Reason:
     @property
     def state(self) -> str:
         """State of a run with this reason."""
-        if self.code == "r_hat" and self.value is not None and self.limit is not None:
-            near = self.value - 1.0 < _NEAR * (self.limit - 1.0)
-            return UNDECIDED if near else NOT_TRUSTED
-        return _STATES[self.code]
+        near = self.code == "r_hat" and self.value and self.limit and self.value - 1.0 < _NEAR * (self.limit - 1.0)
+        return UNDECIDED if near else _STATES[self.code]
 
     @property
     def draws_factor(self) -> float:
@@ -90,11 +88,12 @@ class Reason:
         """
         if self.remedy != MORE or not self.value or self.limit is None:
             return 1.0
-        if self.code == "few_draws":
-            return self.limit / self.value
-        if self.code == "mcse":
-            return (self.value / self.limit) ** 2
-        return (self.value - 1.0) / (self.limit - 1.0) if self.code == "r_hat" else 1.0
+        factors = {
+            "few_draws": self.limit / self.value,
+            "mcse": (self.value / self.limit) ** 2,
+            "r_hat": (self.value - 1.0) / (self.limit - 1.0),
+        }
+        return factors.get(self.code, 1.0)
 
 
 @dataclass(frozen=True)

@@ -32,10 +32,9 @@ class Thresholds:
     identity_excess: float = 0.075
     """Excess of the Stein identity over 1 in one coordinate, if it is beyond chance.  Changes 3, 3 of 24 runs."""
     identity_pieces: int = 64
-    """Batches of all chains together that standard errors of the identity are computed from.  By 16 seven regressions
-    of posteriordb (``nes``) were refused together, at one seed of 31, with standard errors that were low by half, and
-    4 % of antithetic runs (correlation -.9, four chains of 1,000), which are .5 % with 64 and errors from
-    autocorrelations."""
+    """Batches of all chains together that standard errors of the identity are computed from.  By 16, seven regressions
+    of posteriordb (``nes``) were refused together at one seed of 31, and 4 % of antithetic runs (correlation -.9, four
+    chains of 1,000), which are .5 % with 64 and errors from autocorrelations."""
     identity_mean_square: float = 0.01
     """Half the mean squared excess of the identity over all coordinates.  Changes no run."""
     widest: float = 1.0
@@ -60,14 +59,13 @@ class Thresholds:
     double: 21, 0.3 %."""
     narrowing: float = 0.3
     """Correlation of a coordinate with the log squared gradient of the others (400 draws) above which a neck is
-    searched along it: six times its error by chance.  .35 to .65 at the neck of a Brownian motion, in runs that are not
-    unstable there; over 48 draws .25 of it was seen in one that was trusted and off by .14."""
+    searched along it: six times its error by chance.  .35 to .65 at the neck of a Brownian motion."""
     agree: float = 0.1
     """Largest difference of distribution functions, over the middle 90 % of draws, at which a prediction of a neck is
     believed: .02 to .06 where it was right."""
     edge_z: float = 1.5
-    """Factor on the limit of chance beyond which the identity fails as at an edge of the density: there it fails by
-    tens of standard errors, and chance reaches this once in 1e5 runs that are refused for it.  Changes no run."""
+    """Factor on the limit of chance beyond which the identity fails as at an edge of the density, by tens of standard
+    errors: chance reaches this once in 1e5 runs that are refused for it.  Changes no run."""
 
     # -- where draws are not corrected -------------------------------------------------------------------------------
 
@@ -81,7 +79,7 @@ class Thresholds:
     """Draws of all chains below which nothing is judged: too few to fit the correction on other draws.  Changes no
     run."""
     fewest_of_chain: int = 4
-    """Draws of each chain below which ArviZ has no r_hat or effective sample size: halves of one draw do not vary."""
+    """Draws of each chain below which ArviZ has no r_hat: halves of one draw do not vary."""
     mcse: float = 0.05
     """Standard error of a plain mean; two standard errors of a corrected mean may be twice this.  Changes 22, 2 of 24
     runs, trusted 0, 16."""
@@ -99,9 +97,8 @@ class Thresholds:
     # -- Stein corrections -------------------------------------------------------------------------------------------
 
     gain_of_all: float = 1.25
-    """Factor by which corrections must reduce the mean squared standard error of all functions to be used throughout;
-    if they do not, ``gain_of_one`` is smaller by it.  Changes 0, 1 of 24 runs.  Without it corrected intervals cover
-    too rarely (``tests/diagnostics/test_virial_terms.py``)."""
+    """Factor by which corrections must reduce the mean squared standard error of all functions; if they do not,
+    ``gain_of_one`` is smaller by it.  Changes 0, 1 of 24 runs.  Without it corrected intervals cover too rarely."""
     gain_of_one: float = 0.5
     """Squared standard error of a corrected function over the raw one's, at most.  Changes 7, 7 of 24 runs, trusted 16,
     18."""
@@ -118,11 +115,10 @@ class Thresholds:
     ridge: float = 0.005
     """Ridge of the virial terms for each draw, over the variance of a term.  Changes 3, 4 of 24 runs."""
     folds: int = 16
-    """Groups of chains that are left out in turn, at most.  With ``fitted_draws`` it bounds time: 512 chains take 2.4 s
-    in place of 83 s of CPU."""
+    """Groups of chains that are left out in turn, at most: with the next, 512 chains take 2.4 s in place of 83."""
     fitted_draws: int = 20_000
-    """Draws that coefficients are fitted on, at most.  Bounds time: on log-gamma targets in 9 to 250 coordinates five
-    times as many gave standard errors smaller by 0 to 1 %, for two to eight times the CPU seconds."""
+    """Draws that coefficients are fitted on, at most: five times as many gave standard errors smaller by 0 to 1 % for
+    two to eight times the CPU seconds (log-gamma targets in 9 to 250 coordinates)."""
 
 
 THRESHOLDS = Thresholds()

@@ -39,8 +39,8 @@ def verdict(dt: Any) -> Verdict:
     neck beyond the draws has a hundredth more of the mass than of the draws, by prediction; or, with a ladder, weights
     rest on too few restarts, or its estimates of the evidence differ.
 
-    Otherwise it is **trusted**.  The percentage in the sentence is two standard errors of the mean that is known worst.
-    Modes that neither a chain nor the search for modes has met are not seen.
+    Otherwise it is **trusted**, and the percentage is two standard errors of the mean that is known worst.  Modes that
+    neither a chain nor the search for modes has met are not seen.
 
     Unadjusted draws are **not trusted** also if too many transitions were unstable, or if the bias of a mean or a
     standard deviation exceeds 0.075 posterior standard deviations (of a mean, with the share that the correction did

@@ -12,7 +12,7 @@ from pytensor.graph.op import Op
 
 from pmm_mcmc.coordinates.signs import Signs
 from pmm_mcmc.model.building import building
-from pmm_mcmc.model.c_function import CFunction, evaluate, native_of_graph
+from pmm_mcmc.model.c_function import CFunction, native_of_graph
 from pmm_mcmc.model.hierarchy import ChildVariable, Hierarchy
 from pmm_mcmc.model.noncentred_density import composed
 from pmm_mcmc.model.pytensor_density import PyTensorDensity
@@ -32,12 +32,8 @@ class _Density(Op):
         return Apply(self, [x], [pt.dscalar(), x.type()])
 
     def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
-        """Call the function."""
-        x = np.ascontiguousarray(inputs[0])
-        gradient = np.empty_like(x)
-        code, value = evaluate(x, gradient, self.function.table)
-        output_storage[0][0] = np.array(value if code == 0 else np.nan)
-        output_storage[1][0] = gradient
+        """Raise: tapes alone run it."""
+        raise NotImplementedError
 
     def on_tape(self, builder: Any, x: Any) -> list[Any]:
         """Append a call of the function to a tape, and return value and gradient."""

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor.tensor as pt
 
-__all__ = ["MOST_GROUPED", "SIGNED", "Law", "law_of"]
+__all__ = ["SIGNED", "Law", "law_of"]
 
 # Groups of at most so many elements are non-centred; a single vector may have any length.
-MOST_GROUPED = 5
+_MOST_GROUPED = 5
 
 
 class Law(NamedTuple):
@@ -20,11 +20,11 @@ class Law(NamedTuple):
     Attributes
     ----------
     location, scale
-        Graphs that broadcast to the value variable's shape; of a ``"vector"`` the scale is lower triangular.
+        Graphs that broadcast to the value variable's shape; of groups and vectors the scale is lower triangular.
     symmetric
         Whether the noise has a symmetric law, so that the sign of the scale has no meaning.
     kind
-        ``"elementwise"``; ``"vector"``: multivariate, the last axis; ``"walk"``: an autoregression along its one axis.
+        Of a child: see :mod:`pmm_mcmc.coordinates.child`.
     rho
         Of a walk: its coefficients.
     """
@@ -81,10 +81,11 @@ def law_of(rv: Any, transform: Any, shape: tuple[int, ...]) -> Law | None:
         count, law = _OF_LOGARITHM[op]
         location, sd = law(*node.inputs[-count:])
         return Law(location, pt.as_tensor_variable(sd), False)
-    groups = len(shape) > 0 and int(np.prod(shape[:-1], dtype=int)) > 1 and shape[-1] <= MOST_GROUPED
+    groups = len(shape) > 0 and int(np.prod(shape[:-1], dtype=int)) > 1 and shape[-1] <= _MOST_GROUPED
     single = len(shape) > 0 and int(np.prod(shape[:-1], dtype=int)) == 1
     if op == "MvNormalRV" and transform is None and all(node.inputs[-1].type.broadcastable[:-2]) and (groups or single):
-        return Law(node.inputs[-2], _root(node.inputs[-1]), True, "vector")
+        kind = "grouped" if shape[-1] <= _MOST_GROUPED else "dense"
+        return Law(node.inputs[-2], _root(node.inputs[-1]), True, kind)
     if op == "ZeroSumNormalRV" and kind == "ZeroSumTransform":
         return Law(pt.zeros(()), node.inputs[-2], True)
     if op == "ICARRV" and transform is None:

@@ -15,7 +15,7 @@ from pytensor.graph.traversal import ancestors
 from pmm_mcmc.coordinates.child import Child
 from pmm_mcmc.coordinates.factors import Factor
 from pmm_mcmc.model.children import in_order
-from pmm_mcmc.model.families import MOST_GROUPED, SIGNED, Law, law_of
+from pmm_mcmc.model.families import SIGNED, Law, law_of
 from pmm_mcmc.model.interpreted import batched_function
 from pmm_mcmc.model.pytensor_density import Layout
 
@@ -29,25 +29,20 @@ class ChildVariable(NamedTuple):
 
     Attributes
     ----------
-    name, value
-        Its name, and its value variable.
+    child
+        What chains know of it.
+    value
+        Its value variable.
     law
         Its prior, in terms of value variables.
     parents
         The value variables among those terms.
-    fixed
-        Whether it is fully non-centred, whatever draws say.
-    location, scale
-        Names of the variables that these depend on.
     """
 
-    name: str
+    child: Child
     value: Any
     law: Law
     parents: set[Any]
-    fixed: bool
-    location: tuple[str, ...] = ()
-    scale: tuple[str, ...] = ()
 
 
 def read_hierarchy(
@@ -81,7 +76,7 @@ def read_hierarchy(
     ]
     hierarchy = Hierarchy(shapes, children, packed, flat, start)
     scales = hierarchy.scales(hierarchy.start[None])
-    bad = [child.name for child, pair in zip(children, scales, strict=True) if not _is_sound(*pair)]
+    bad = [variable.child.name for variable, pair in zip(children, scales, strict=True) if not _is_sound(*pair)]
     if not bad:
         hierarchy.children = _with_names(model, hierarchy)
         return hierarchy
@@ -99,7 +94,7 @@ def children_of(model: pm.Model) -> list[str]:
     """Return the names of the variables that can be non-centred."""
     point = model.initial_point(0)
     shapes = {var: point[var.name].shape for var in model.value_vars}
-    return [child.name for child in _child_variables(model, shapes, {})]
+    return [variable.child.name for variable in _child_variables(model, shapes, {})]
 
 
 def _child_variables(
@@ -113,6 +108,8 @@ def _child_variables(
                 f"reparametrise: {name!r} is not a free variable of the model, which has {', '.join(names)}"
             )
     children = []
+    sizes = [int(np.prod(shape, dtype=int)) for shape in shapes.values()]
+    begins = dict(zip(shapes, np.cumsum([0, *sizes]).tolist(), strict=False))
     for rv in model.free_RVs:
         value = model.rvs_to_values[rv]
         choice = choices.get(rv.name)
@@ -127,7 +124,8 @@ def _child_variables(
         terms = model.replace_rvs_by_values([pt.as_tensor_variable(term) for term in law.terms])
         parents = {var for var in ancestors(terms) if var in shapes}
         if parents and value not in parents:
-            children.append(ChildVariable(rv.name, value, law.with_terms(*terms), parents, choice == "noncentred"))
+            child = Child(rv.name, law.kind, begins[value], shapes[value], choice == "noncentred")
+            children.append(ChildVariable(child, value, law.with_terms(*terms), parents))
         elif choice == "noncentred":
             raise ValueError(f"reparametrise: {rv.name!r} has no parents to be non-centred about; leave it out")
     return children
@@ -204,10 +202,9 @@ class Hierarchy:
         law = child.law.with_terms(*graph_replace(child.law.terms, parents, strict=False))
         shape = self.shapes[child.value]
         size = int(np.prod(shape, dtype=int))
-        if law.kind == "vector":
+        if law.kind in ("grouped", "dense"):
             K = shape[-1]
-            location = pt.broadcast_to(law.location, shape).reshape((size // K, K))
-            return law._replace(location=location, kind="grouped" if K <= MOST_GROUPED else "dense")
+            return law._replace(location=pt.broadcast_to(law.location, shape).reshape((size // K, K)))
         terms = [term if term.type.shape == shape else pt.broadcast_to(term, shape) for term in law.terms[:2]]
         location, scale = (term if term.ndim == 1 else term.reshape((size,)) for term in terms)
         return law._replace(location=location, scale=scale)
@@ -224,16 +221,6 @@ class Hierarchy:
             pairs.append((mu, L) if law.rho is None else (mu, (L**2, next(terms))))
         return pairs
 
-    def as_sampled(self) -> list[Child]:
-        """Return the children as chains sample them."""
-        return [
-            Child(
-                child.name, law.kind, self.slices[child.value].start, self.shapes[child.value], child.fixed,
-                child.location, child.scale,
-            )
-            for child, law in zip(self.children, self._laws, strict=True)
-        ]  # fmt: skip
-
 
 def _with_names(model: pm.Model, hierarchy: Hierarchy) -> list[ChildVariable]:
     """Return the children with the names of the nearest named variables that locations and scales depend on.
@@ -246,17 +233,17 @@ def _with_names(model: pm.Model, hierarchy: Hierarchy) -> list[ChildVariable]:
     for i, var in enumerate(parents):
         p[1 + i, hierarchy.slices[var]] += rng.uniform(0.1, 0.5, len(hierarchy.indices(var)))
     children = []
-    for child, (mu, L) in zip(hierarchy.children, hierarchy.scales(p), strict=True):
-        rv = model[child.name]
+    for variable, (mu, L) in zip(hierarchy.children, hierarchy.scales(p), strict=True):
+        rv = model[variable.child.name]
         # In terms of random variables, which have the names that users gave.
-        law = law_of(rv, model.rvs_to_transforms[rv], hierarchy.shapes[child.value])
+        law = law_of(rv, model.rvs_to_transforms[rv], variable.child.shape)
         assert law is not None
         names = []
         for graph, values in ((law.location, mu), (law.scale, L[0] if isinstance(L, tuple) else L)):
             moves_it = [not np.array_equal(values[0], moved, equal_nan=True) for moved in values[1:]]
-            needed = {var for var, moves in zip(parents, moves_it, strict=True) if moves and var in child.parents}
+            needed = {var for var, moves in zip(parents, moves_it, strict=True) if moves and var in variable.parents}
             names.append(_nearest_names(model, graph, needed))
-        children.append(child._replace(location=names[0], scale=names[1]))
+        children.append(variable._replace(child=variable.child._replace(location=names[0], scale=names[1])))
     return children
 
 

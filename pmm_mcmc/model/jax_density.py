@@ -32,11 +32,14 @@ class JaxDensity(LogDensity):
     Parameters
     ----------
     evaluate
-        Function of one position and of the arrays of ``data`` that returns log density and evaluation.
+        Function of one position, of the density's parameters if it has some, and of the arrays of ``data``, that
+        returns log density and evaluation.
     d
         Number of coordinates.
+    parameters
+        Initial values of the density's parameters, if it has some.
     data
-        Function from the density's parameters, None for their initial values, to arrays: current data and parameters.
+        Function that returns the current data.
     lengths
         Function that returns the lengths that are fixed when JAX traces ``evaluate``.
 
@@ -54,12 +57,14 @@ class JaxDensity(LogDensity):
         self,
         evaluate: Callable[..., tuple[Any, Any]],
         d: int,
-        data: Callable[[np.ndarray | None], list[np.ndarray]],
+        parameters: np.ndarray | None = None,
+        data: Callable[[], list[np.ndarray]] = list,
         lengths: Callable[[], tuple[int, ...]] = tuple,
         structure: Structure | None = None,
     ):
         super().__init__(d)
         self._evaluate = evaluate
+        self._parameters = parameters
         self._data = data
         self.lengths = lengths
         self.structure = structure or Structure.identity(d)
@@ -84,7 +89,7 @@ class JaxDensity(LogDensity):
             shapes = ", ".join(str(out.shape) for out in traced.out_avals)
             raise ValueError(f"fn returns {shapes} for a vector of length {ndim}: must return one number, of shape ()")
         checked = {} if children is None else checked_children(children, int(ndim))
-        density = cls(jax.value_and_grad(fn), int(ndim), lambda density_parameters: [])
+        density = cls(jax.value_and_grad(fn), int(ndim))
         density._fn = fn
         density.children = checked
         return density
@@ -92,18 +97,13 @@ class JaxDensity(LogDensity):
     def _composed(self, fixed: Mapping[str, bool]) -> LogDensity:
         assert self._fn is not None
         evaluate, structure = compose_functions(self._fn, self.d, self.children, fixed)
-
-        def data(density_parameters: np.ndarray | None) -> list[np.ndarray]:
-            return [structure.initial_noncentring() if density_parameters is None else density_parameters]
-
-        return self._derived(JaxDensity(evaluate, self.d, data, structure=structure))
+        return self._derived(JaxDensity(evaluate, self.d, structure.initial_noncentring(), structure=structure))
 
     def tempered(self) -> JaxDensity:
         """Return the path to this density from a mixture of Gaussians: see :mod:`pmm_mcmc.model.tempered`."""
         if self._path is None:
             of_target = self._evaluate
             d = self.d
-            empty = path_numbers(0.0, None, d)
 
             def evaluate(x: Any, numbers: Any, *target_data: Any) -> tuple[Any, Any]:
                 lp, g = of_target(x, *target_data)
@@ -114,10 +114,8 @@ class JaxDensity(LogDensity):
                 evaluation = jnp.concatenate([g0 + beta * gl, g0, gl, jnp.stack([log_ratio, logq])])
                 return logq + beta * log_ratio, evaluation
 
-            def data(density_parameters: np.ndarray | None) -> list[np.ndarray]:
-                return [empty if density_parameters is None else density_parameters, *self._data(None)]
-
-            self._path = self._derived(JaxDensity(evaluate, d, data, self.lengths))
+            numbers = path_numbers(0.0, None, d)
+            self._path = self._derived(JaxDensity(evaluate, d, numbers, self._data, self.lengths))
             self._path.width = width_of(d)
         return self._path
 
@@ -135,13 +133,15 @@ class JaxDensity(LogDensity):
         samplers.
         """
         graph = _GraphFunction(density)
-        jax_density = cls(graph, density.d, graph.data, graph.lengths, density.structure)
+        numbers = None if density.density_parameters is None else density.density_parameters.get_value()
+        jax_density = cls(graph, density.d, numbers, graph.data, graph.lengths, density.structure)
         jax_density.width = density.width
         return jax_density
 
     def shared(self, precision: str, density_parameters: np.ndarray | None = None) -> list[Any]:
         """Return the current data that the function takes beside the position, and its parameters."""
-        arrays = self._data(density_parameters)
+        numbers = self._parameters if density_parameters is None else density_parameters
+        arrays = [*([] if self._parameters is None else [np.asarray(numbers)]), *self._data()]
         if precision == "float64":
             return arrays
         return [a.astype(np.float32) if a.dtype == np.float64 else a for a in arrays]
@@ -169,38 +169,31 @@ class _GraphFunction:
     """Log density and evaluation of a :class:`pmm_mcmc.model.pytensor_density.PyTensorDensity` as a JAX function."""
 
     def __init__(self, density: Any):
-        self._density = density
         self._dtype = np.dtype(density.flat.dtype)
         self._graph = density.graph
         double, self._shared = jax_function(*self._graph)
-        self._is_length = [is_length(shared.get_value(borrow=True)) for shared in self._shared]
         self._functions = {False: double}
+        # Lengths must be known when the function is traced; parameters are passed, and then the other data.
+        self._lengths = [shared for shared in self._shared if is_length(shared.get_value(borrow=True))]
+        self._parameters = [shared for shared in self._shared if shared is density.density_parameters]
+        self._arrays = [shared for shared in self._shared if shared not in (*self._lengths, *self._parameters)]
 
     def lengths(self) -> tuple[int, ...]:
         """Return the lengths of the model's mutable dimensions."""
-        return tuple(int(shared.get_value(borrow=True)) for shared, fixed in self._inputs() if fixed)
+        return tuple(int(shared.get_value(borrow=True)) for shared in self._lengths)
 
-    def data(self, density_parameters: np.ndarray | None) -> list[np.ndarray]:
-        """Return the model's current data and the density's parameters, None for their initial values."""
-        arrays = []
-        for shared, fixed in self._inputs():
-            if not fixed:
-                is_parameters = shared is self._density.density_parameters and density_parameters is not None
-                arrays.append(np.asarray(density_parameters if is_parameters else shared.get_value(borrow=True)))
-        return arrays
+    def data(self) -> list[np.ndarray]:
+        """Return the model's current data."""
+        return [np.asarray(shared.get_value(borrow=True)) for shared in self._arrays]
 
-    def _inputs(self) -> Any:
-        """Return each shared variable, and whether it is a length, which must be known when JAX traces."""
-        return zip(self._shared, self._is_length, strict=True)
-
-    def __call__(self, x: Any, *data: Any) -> tuple[Any, Any]:
+    def __call__(self, x: Any, *arrays: Any) -> tuple[Any, Any]:
         """Return log density and evaluation at one position, for JAX to trace in its current precision."""
         single = not jax.config.values["jax_enable_x64"]
         if single not in self._functions:
             flat, outputs = self._graph
             self._functions[single], _ = jax_function(flat, outputs, single)
-        lengths = iter(self.lengths())
-        arrays = iter(data)
-        inputs = [next(lengths) if fixed else next(arrays) for fixed in self._is_length]
+        shared = (*self._lengths, *self._parameters, *self._arrays)
+        values = dict(zip(shared, (*self.lengths(), *arrays), strict=True))
+        inputs = [values[variable] for variable in self._shared]
         lp, evaluation = self._functions[single](x.astype(self._dtype) if self._dtype == np.float32 else x, *inputs)
         return lp, evaluation

@@ -106,8 +106,9 @@ def compose_functions(
     """
     noncentred = []
     for name, is_fixed in fixed.items():
-        at = children[name][0]
-        noncentred.append(Child(name, "elementwise", at.start, (at.stop - at.start,), is_fixed))
+        coordinates = children[name][0]
+        shape = (coordinates.stop - coordinates.start,)
+        noncentred.append(Child(name, "elementwise", coordinates.start, shape, is_fixed))
     laws = [children[child.name][1:] for child in noncentred]
     slices = parameter_slices(noncentred)
     free = np.setdiff1d(np.arange(d), np.concatenate([np.arange(d)[child.at] for child in noncentred]))

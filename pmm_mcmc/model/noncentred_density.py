@@ -67,7 +67,7 @@ def composed(hierarchy: Hierarchy, signs: Signs, layout: Layout, density: SplitD
     """Compose a hierarchy into a log density of its variables."""
     flat = density.flat()
     vars = list(hierarchy.shapes)
-    children = hierarchy.as_sampled()
+    children = [variable.child for variable in hierarchy.children]
     n_of_children = sum(child.n_parameters for child in children)
     n_parameters = (n_of_children + len(signs.signed),)  # known shapes are not checked at every call
     noncentring = pytensor.shared(

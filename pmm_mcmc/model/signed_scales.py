@@ -28,7 +28,7 @@ import numpy as np
 import pymc as pm
 
 from pmm_mcmc.coordinates.signs import Signs
-from pmm_mcmc.model.families import MOST_GROUPED, SIGNED
+from pmm_mcmc.model.families import SIGNED
 from pmm_mcmc.model.hierarchy import Hierarchy
 
 __all__ = ["signed_scales"]
@@ -130,7 +130,7 @@ def _owners(signed: np.ndarray, hierarchy: Hierarchy) -> list[np.ndarray]:
                     return []
             constant = (np.abs(change) < 1e-6).all(axis=0)
             proportional = (np.abs(change[:, :, None] - shift[:, None, :]) < 1e-4).all(axis=0)
-            if not child.law.symmetric or (len(constant) > MOST_GROUPED and child.law.kind == "vector"):
+            if not child.law.symmetric or child.law.kind == "dense":
                 proportional[:] = False
             if not (constant | proportional.any(axis=1)).all():
                 return []
@@ -147,9 +147,7 @@ def _with_correlations(
     scale is refused whose sign is not undone by the signs of its rows: those of its correlations matter.
     """
     mixed = [
-        child.parents
-        for child, owner in zip(hierarchy.children, owners, strict=True)
-        if child.law.kind == "vector" and len(set(owner.tolist())) > 1
+        child.parents for child, owner in zip(hierarchy.children, owners, strict=True) if len(set(owner.tolist())) > 1
     ]
     indices = {i for var in set().union(*mixed) for i in hierarchy.indices(var).tolist()}
     coordinates = np.array(sorted(indices - set(signed.tolist())), dtype=int)

@@ -19,6 +19,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
+from pmm_mcmc.coordinates.child import Child
 from pmm_mcmc.model.families import Law
 from pmm_mcmc.model.hierarchy import ChildVariable, ordered_children
 
@@ -90,9 +91,9 @@ class StanChildren:
         self._values = {name: np.asarray(value, float) for name, value in data.items() if _is_numeric(value)}
         self._definitions: dict[str, str] = {}
         read = self._of_statements(code) if children is None else self._named(children)
-        self.children = {child.name: child for child in ordered_children(read)}
+        self.children = {variable.child.name: variable for variable in ordered_children(read)}
         if children is not None and len(self.children) < len(read):
-            names = [child.name for child in read if child.name not in self.children]
+            names = [each.child.name for each in read if each.child.name not in self.children]
             raise ValueError(f"children: {', '.join(names)} depend on themselves")
 
     def _named(self, children: Any) -> list[ChildVariable]:
@@ -216,7 +217,8 @@ class StanChildren:
             names.append(tuple(variable.name for variable in parents))
         value = self._variables[name]
         variables = {self._variables[parent] for parent in names[0] + names[1]}
-        return ChildVariable(name, value, Law(terms[0], terms[1], symmetric=True), variables, False, names[0], names[1])
+        child = Child(name, "elementwise", int(columns.min()), value.type.shape, False, *names)
+        return ChildVariable(child, value, Law(terms[0], terms[1], symmetric=True), variables)
 
 
 def _reordered(vector: Any, order: np.ndarray) -> Any:

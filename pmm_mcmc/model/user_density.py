@@ -309,7 +309,8 @@ class PointerDensity(LogDensity):
 
     def _composed(self, fixed: Mapping[str, bool]) -> LogDensity:
         density = copy.copy(self)
-        children = [self.children[name]._replace(fixed=is_fixed) for name, is_fixed in fixed.items()]
+        chosen = [(self.children[name], is_fixed) for name, is_fixed in fixed.items()]
+        children = [v._replace(child=v.child._replace(fixed=is_fixed)) for v, is_fixed in chosen]
         density.composed = noncentred_function(self._called, self.shapes, children)
         return density
 

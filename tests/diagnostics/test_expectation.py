@@ -136,10 +136,10 @@ def test_refuses_what_is_not_callable(dt, function):
 @pytest.mark.parametrize(
     ("function", "error", "message"),
     [
-        (lambda p: p["a"].values, TypeError, "function returned a ndarray: must return a DataArray"),
-        (lambda p: None, TypeError, "function returned nothing: "),
-        (lambda p: {}, TypeError, "function returned a dict: "),
-        (lambda p: {"m": 3.0}, TypeError, "function returned a float for 'm'"),
+        (lambda p: p["a"].values, TypeError, "function returned ndarray for 'value': must return a DataArray"),
+        (lambda p: None, TypeError, "function returned NoneType for 'value': "),
+        (lambda p: {}, TypeError, "function returned nothing in a dict: "),
+        (lambda p: {"m": 3.0}, TypeError, "function returned float for 'm'"),
         (lambda p: p["a"].mean(), ValueError, r"returned {} for 'value': .* in the order of 'chain', not a mean"),
         (lambda p: {"m": p["a"].mean("draw")}, ValueError, r"returned {'chain': 4} for 'm': .* 'draw', not a mean"),
         (lambda p: p["a"].isel(draw=slice(0, 10)), ValueError, "'draw': 10} for 'value': must .*1000"),

@@ -76,7 +76,7 @@ def identity_reason(each, degrees, whitened=None):
     """Return the reason of identities of unadjusted draws."""
     run = SimpleNamespace(
         identity=each, whitened_identity=whitened, identity_degrees=degrees, has_edge=False, adjusted=False,
-        jumps=False, sampled_position=None, closest_parameter=lambda positions, number: str(number),
+        jumps=False, gradient=True, sampled_position=None, closest_parameter=lambda positions, number: str(number),
     )  # fmt: skip
     return identity(run)
 

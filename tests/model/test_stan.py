@@ -133,7 +133,7 @@ def test_threads_are_read_from_how_a_model_was_compiled(monkeypatch):
 
 def test_children_are_read_from_the_statements_of_a_program():
     density = pmm.LogDensity.from_stan(FORMS, FORMS_DATA)
-    names = {name: (child.location, child.scale) for name, child in density.children.items()}
+    names = {name: (variable.child.location, variable.child.scale) for name, variable in density.children.items()}
     assert names == {
         "plain": (("mu",), ("tau",)), "grouped": (("level",), ("above",)), "both": (("mu",), ("within",)),
         "by_variance": ((), ("precision",)), "by_log": ((), ("log_sd",)), "added": (("mu",), ("tau",)),
@@ -192,6 +192,12 @@ def test_the_composed_density_is_that_of_the_change_of_variables(which):
     alone = at(composed, z, "gradient", noncentring)[1]
     np.testing.assert_array_equal(alone[:d], slope)
     assert np.isnan(alone[d:]).all()
+
+
+def test_where_stan_has_no_value_the_composed_density_has_none():
+    program = SCHOOLS.replace("model {", 'model { if (mu > 1) reject("beyond"); ')
+    composed = pmm.LogDensity.from_stan(program, SCHOOLS_DATA).noncentred({}).composed
+    assert np.isnan(at(composed, np.full(10, 1.5))[0]) and np.isfinite(at(composed, np.full(10, 0.5))[0])
 
 
 def test_schools_are_right_and_trusted_as_they_are_written():

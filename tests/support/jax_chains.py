@@ -58,7 +58,7 @@ class Rough:
 
     def __init__(self, d=D):
         self.mode = np.zeros((), np.int32)
-        self.density = JaxDensity(rough_jax, d, lambda noncentring: [self.mode.copy()])
+        self.density = JaxDensity(rough_jax, d, data=lambda: [self.mode.copy()])
 
 
 ROUGH = Rough()
