@@ -141,7 +141,6 @@ class Run:
             fits=not trial.outcome,
         )  # fmt: skip
         warming.tuned = warming.warmup.tuned
-        warming.length = tune
         warming.prior = trial.prior if trial.outcome else None
 
 
@@ -242,12 +241,6 @@ class Sampling(Driver):
             run.tuning = not run.equilibration.finished
             return not run.tuning
         if not warming.finished:
-            if warming.moved and warming.warmup is not None and not warming.warmup.done:
-                self.console.log(
-                    "%d of %d chains were in modes with less than a millionth of the mass of another: they start again "
-                    "in that, and the warm-up with them",
-                    warming.moved, len(run.n_grad),
-                )  # fmt: skip
             return False
         warming.warmup = None  # its draws are no longer needed
         tune = self.plan.request.tune

@@ -213,8 +213,8 @@ class SamplingPlan:
 
     @property
     def longest_warmup(self) -> int:
-        """The most transitions before the draws: the warm-up may begin again once."""
-        return self.request.tune * (2 + self.equilibrates)
+        """The most transitions before the draws."""
+        return self.request.tune * (1 + self.equilibrates)
 
     @functools.cached_property
     def adjusted_engine(self) -> Engine:

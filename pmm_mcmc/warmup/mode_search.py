@@ -1,6 +1,6 @@
 """The search, at the end of a warm-up, for modes that no chain has visited.
 
-The chains do not depend on it, unless their mode has next to no mass (:mod:`pmm_mcmc.warmup.empty_modes`).
+The chains do not depend on it.
 
 1. The log density is evaluated at *candidates*: draws of the prior, and places at 2 to 32 standard deviations from the
    chains, along the coordinates of the model and in random directions.
@@ -26,7 +26,6 @@ from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.warmup.ascent import Ascents
 from pmm_mcmc.warmup.block import Block
-from pmm_mcmc.warmup.empty_modes import starts_elsewhere
 from pmm_mcmc.warmup.hidden_mass import follows_gradient, lowest_typical_lp, slab_mass, spike_mass
 from pmm_mcmc.warmup.maxima import Maximum, are_close, are_one_mode, distinct, hessian_spectrum, log_mass
 from pmm_mcmc.warmup.other_modes import OtherModes
@@ -42,13 +41,11 @@ _SHORT = 4
 
 
 class SearchOutcome(NamedTuple):
-    """The outcome of a search: what is reported of other modes, and where chains should start again."""
+    """The outcome of a search: what is reported of other modes."""
 
     other_modes: OtherModes
     maxima: np.ndarray  # (m, d): those of other modes, in the model's coordinates
     n_grad: int  # gradients spent
-    starts: np.ndarray  # (chain, d): where chains should be, in the model's coordinates; empty where they are right
-    moved: int  # how many of the starts are in another mode than the chain
 
 
 def search_modes(
@@ -98,7 +95,6 @@ class ModeSearch:
         self._limit = limit
         self.spent = 0
         self.other_maxima = np.empty((0, engine.d))
-        self._starts_again = np.empty((0, engine.d)), 0
         self._random_candidates = np.empty((0, engine.d)), np.empty(0)
 
     @property
@@ -107,8 +103,7 @@ class ModeSearch:
 
     def outcome(self, other_modes: OtherModes) -> SearchOutcome:
         """Return what the search has led to."""
-        starts, moved = self._starts_again
-        return SearchOutcome(other_modes, self.other_maxima, self.spent, self._map.place(starts), moved)
+        return SearchOutcome(other_modes, self.other_maxima, self.spent)
 
     def run(self, draws: Block, prior: np.ndarray, maxima: np.ndarray | None = None) -> OtherModes:
         """Return the other modes; NaN if no ascent from the chains reaches a maximum."""
@@ -130,9 +125,6 @@ class ModeSearch:
         others = self._apart(reached, chain_maxima, y)
         masses = self._masses(others, chain_maxima, lp) if others else []
         modes = [other for other, mass in zip(others, masses, strict=True) if mass]
-        if maxima is None:
-            chains = y[-len(draws.lp) :]
-            self._starts_again = starts_elsewhere(chains, chain_maxima, modes, self._density, self._ascend, self._rng)
         if not others:
             return OtherModes(self._hidden_mass(chain_maxima, y, lp))
         if not modes:

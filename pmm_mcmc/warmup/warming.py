@@ -19,7 +19,7 @@ from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.warmup import timetable
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.low_starts import raised_starts
-from pmm_mcmc.warmup.mode_search import SearchOutcome, search_modes
+from pmm_mcmc.warmup.mode_search import search_modes
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import fixed_setting
@@ -49,9 +49,6 @@ class Warming:
     n_grad: np.ndarray  # (chain,): gradients spent, with shares of those of the schedule and of the search for modes
     prior: np.ndarray | None = None  # (n, d): draws for the search for modes at the end; without them there is none
     other_modes: OtherModes = field(default_factory=OtherModes)  # what it has found
-    length: int = 0  # transitions of each chain at most, unless warm-up begins again
-    # Chains that started again in another mode, and all of the warm-up with them; None before, which is once at most.
-    moved: int | None = None
 
     @classmethod
     def start(
@@ -89,7 +86,7 @@ class Warming:
             )  # fmt: skip
             tuned = warmup.tuned
         ensemble = Ensemble.start(engine, tuned.coordinates, starts, rng)
-        return cls(ensemble, tuned, warmup, n_grad, length=length)
+        return cls(ensemble, tuned, warmup, n_grad)
 
     @property
     def finished(self) -> bool:
@@ -159,23 +156,15 @@ class Warming:
         training.clear()  # in many coordinates it is as large as all draws
         (unstable,) = processes.join(np.concatenate(rejected))
         old = self.tuned.coordinates
-        search = self.close(engine, newest, replacements(usable, unstable))
+        self.close(engine, newest, replacements(usable, unstable))
         self.ensemble.change_coordinates(engine, old, self.tuned.coordinates)
-        if search is None:
-            return
-        if search.moved > 0 and len(search.starts) == n and self.moved is None:
-            self._begin_again(engine, search)
-        else:
-            self.prior = None
 
-    def close(
-        self, engine: Engine, block: Block, source: np.ndarray | None = None, stop: bool = False
-    ) -> SearchOutcome | None:
+    def close(self, engine: Engine, block: Block, source: np.ndarray | None = None, stop: bool = False) -> None:
         """Update the setting by the draws of the training chains in a block, and replace chains that are stuck.
 
         ``source`` is the number of the chain from which each chain goes on; that of the training chains follows from
-        their draws.  ``stop`` ends the warm-up.  States keep their old coordinates.  Return the outcome of the search
-        for modes, which follows the last block.
+        their draws.  ``stop`` ends the warm-up.  States keep their old coordinates.  The search for modes follows the
+        last block.
         """
         warmup = self.warmup
         assert warmup is not None
@@ -197,24 +186,7 @@ class Warming:
             search = search_modes(engine, self.tuned, block, self.prior, spent_so_far, rng)
             self.other_modes = search.other_modes
             self.n_grad += -(-search.n_grad // len(chains))
-            return search
-        return None
-
-    def _begin_again(self, engine: Engine, search: SearchOutcome) -> None:
-        """Begin the warm-up again, with some chains in another mode; the random numbers go on."""
-        assert self.warmup is not None
-        arguments = self.warmup.arguments
-        checked = self.warmup.ends == "passed"
-        rng = np.random.default_rng(self.ensemble.keys[0])
-        again = Warming.start(engine, arguments, search.starts, self.length, rng, checked)
-        again.ensemble.keys = self.ensemble.keys
-        again.ensemble.transition = self.ensemble.transition
-        self.ensemble = again.ensemble
-        self.tuned = again.tuned
-        self.warmup = again.warmup
-        self.n_grad = self.n_grad + again.n_grad
-        self.other_modes = OtherModes()
-        self.moved = search.moved
+            self.prior = None
 
     def _shares(self) -> np.ndarray:
         """Return each chain's share of the gradients that the schedule has evaluated."""
