@@ -60,8 +60,7 @@ class Corrected(NamedTuple):
     se: np.ndarray
     bias: np.ndarray  # plain minus corrected estimate, with its standard error; NaN where not measurable
     bias_se: np.ndarray
-    # Standard error of the corrected over that of the plain estimate, 1 at most: the share of the bias that is expected
-    # to be left; ``se`` includes it if the bias is beyond doubt.
+    # Share of the error, and about that of the bias, which is left; ``se`` includes it if the bias is beyond doubt.
     unexplained: np.ndarray
     # (chain, p): ``value`` from the draws of each chain, with coefficients from the others (``benchmarks/versus``).
     by_chain: np.ndarray
@@ -333,7 +332,9 @@ class Fold:
         result = np.empty((len(self.rows), count))
         for sums in self._ranges(count):
             columns = slice(starts[sums.start], starts[sums.stop])
-            terms = (self._x[self.rows, columns] - self._mean[columns]) * self._g[self.rows, columns] + 1.0
+            terms = self._x[self.rows, columns] - self._mean[columns]
+            terms *= self._g[self.rows, columns]
+            terms += 1.0
             result[:, sums] = np.add.reduceat(terms, starts[sums] - columns.start, axis=1)
         return result
 

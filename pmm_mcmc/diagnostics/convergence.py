@@ -65,13 +65,25 @@ def _split(x: np.ndarray) -> np.ndarray:
 
 def _normal_scores(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return normal scores of the ranks of ``(p, chain, draw)`` by parameter, and of distances from the median."""
-    return _scores(x), _scores(np.abs(x - np.median(x, axis=(1, 2), keepdims=True)))
+    scores, median = _scores(x)
+    return scores, _scores(np.abs(x - median[:, None, None]))[0]
 
 
-def _scores(x: np.ndarray) -> np.ndarray:
-    """Return normal scores of ranks by Blom's formula, which ArviZ uses."""
-    ranks = np.stack([rankdata(row) for row in x.reshape(len(x), -1)])  # all at once take several times the memory
-    return ndtri((ranks - 3.0 / 8.0) / (ranks.shape[1] + 1.0 / 4.0)).reshape(x.shape)
+def _scores(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return normal scores of ranks by Blom's formula, which ArviZ uses, and medians."""
+    flat = x.reshape(len(x), -1)
+    n = flat.shape[1]
+    order = np.argsort(flat, axis=1)
+    ordered = np.take_along_axis(flat, order, axis=1)
+    scores = np.empty_like(flat)
+    np.put_along_axis(scores, order, np.broadcast_to(_blom(np.arange(1, n + 1), n), flat.shape), axis=1)
+    for i in np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)):  # ties share the mean of their ranks
+        scores[i] = _blom(rankdata(flat[i]), n)
+    return scores.reshape(x.shape), 0.5 * (ordered[:, (n - 1) // 2] + ordered[:, n // 2])
+
+
+def _blom(ranks: np.ndarray, n: int) -> np.ndarray:
+    return ndtri((ranks - 3.0 / 8.0) / (n + 1.0 / 4.0))
 
 
 def _r_hat(x: np.ndarray) -> np.ndarray:
