@@ -34,7 +34,6 @@ from itertools import pairwise, starmap
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import lu_factor, lu_solve
 
 from pmm_mcmc.coordinates.scale import MOST_DENSE, affine_scale
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
@@ -263,10 +262,10 @@ class Fold:
             self._centre, root = affine_scale(x, gradient[train], dense=True)
             self._mean = x.mean(axis=0)
             self._covariance = root @ root.T
-            gram = (x - self._mean).T @ (x - self._mean)
+            self._gram = (x - self._mean).T @ (x - self._mean)
             # A tiny ridge; the slope on a coordinate that does not move is 0.
-            gram[np.diag_indices(d)] = np.where(gram.diagonal() > 0.0, gram.diagonal() * (1.0 + 1e-10), 1.0)
-            self._factor = lu_factor(gram)
+            diagonal = self._gram.diagonal()
+            self._gram[np.diag_indices(d)] = np.where(diagonal > 0.0, diagonal * (1.0 + 1e-10), 1.0)
         else:
             self._centre, self._scale, self._mean = np.empty((3, d))
             for columns in self._ranges(d):
@@ -294,7 +293,7 @@ class Fold:
             slope = np.zeros((len(coordinate), self._x.shape[1]))
             slope[coordinate >= 0, coordinate[coordinate >= 0]] = 1.0
             if len(free):
-                slope[free] = lu_solve(self._factor, (self._x[train] - self._mean).T @ f).T
+                slope[free] = np.linalg.solve(self._gram, (self._x[train] - self._mean).T @ f).T
             return slope
         # Too many coordinates to know how they move together: follow the one that f varies with most.
         best = coordinate.copy()

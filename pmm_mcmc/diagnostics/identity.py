@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["fails", "fails_as_at_an_edge", "identity", "identity_of", "whitened_identity"]
 
-# Bytes of positions that are whitened together.
-_BYTES = 2**23
-
 
 def identity(run: Run) -> Reason | None:
     """Return a reason if Stein's identity fails, in one coordinate or on average over all."""
@@ -96,10 +93,7 @@ def whitened_identity(position: np.ndarray, gradient: np.ndarray) -> Identity | 
     x = position.reshape(n, d)
     every = -(-n // THRESHOLDS.fitted_draws)
     centre, root = affine_scale(x[::every], gradient.reshape(n, d)[::every], dense=True)
-    y = np.empty((n, d))
-    rows = max(1, _BYTES // 8 // d)
-    for i in range(0, n, rows):
-        y[i : i + rows] = np.linalg.solve(root, (x[i : i + rows] - centre).T).T
+    y = (x - centre) @ np.linalg.inv(root).T
     if not np.isfinite(y).all():
         return None
     return identity_of(y.reshape(position.shape), gradient @ root)
