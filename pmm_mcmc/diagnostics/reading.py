@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,6 +31,8 @@ BIASES = (
 )  # fmt: skip
 # Relative differences up to which values are one constant: a diagonal of correlations is 1 to rounding.
 _ROUNDING = 32.0 * float(np.finfo(float).eps)
+# The table of the last result that was read: a summary follows most verdicts.
+_LAST: dict[bytes, pd.DataFrame] = {}
 
 
 @dataclass
@@ -90,7 +93,22 @@ class Run:
     @cached_property
     def table(self) -> pd.DataFrame:
         """Estimates of the parameters that a verdict judges."""
-        return table_of(self, _selected(self)) if self.sds is None else _table_of_moments(self)
+        key = self._digest()
+        if key not in _LAST:
+            table = table_of(self, _selected(self)) if self.sds is None else _table_of_moments(self)
+            _LAST.clear()
+            _LAST[key] = table
+        return _LAST[key]
+
+    def _digest(self) -> bytes:
+        """Return a digest of draws, statistics and attributes."""
+        digest = hashlib.blake2b(repr((self.posterior.attrs, self.ladder is None)).encode())
+        for group in (self.posterior, self.stats, self.sds):
+            for name, variable in getattr(group, "variables", {}).items():
+                digest.update(f"{name} {variable.dims} {variable.shape} {variable.dtype}".encode())
+                for row in variable if variable.ndim else [variable]:  # one by one: they may be on disk, and large
+                    digest.update(repr(row.values).encode() if row.dtype.hasobject else row.values.tobytes())
+        return digest.digest()
 
     @cached_property
     def identity(self) -> Identity:
