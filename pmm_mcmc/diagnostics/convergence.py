@@ -13,7 +13,6 @@ import pandas as pd
 import xarray as xr
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import ndtri
-from scipy.stats import rankdata
 
 from pmm_mcmc.diagnostics.parameters import Parameters, checked
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
@@ -78,7 +77,7 @@ def _scores(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     scores = np.empty_like(flat)
     np.put_along_axis(scores, order, np.broadcast_to(_blom(np.arange(1, n + 1), n), flat.shape), axis=1)
     for i in np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)):  # ties share the mean of their ranks
-        scores[i] = _blom(rankdata(flat[i]), n)
+        scores[i] = _blom(pd.Series(flat[i]).rank().to_numpy(), n)
     return scores.reshape(x.shape), 0.5 * (ordered[:, (n - 1) // 2] + ordered[:, n // 2])
 
 
