@@ -75,13 +75,14 @@ class NumbaEngine:
         return NumbaEngine(GHMC, self.d, functions, self.threads, self.structure, self.width)
 
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
-        """Evaluate at the positions of C-contiguous states: see :class:`pmm_mcmc.engines.contract.Engine`."""
+        """Evaluate at the positions of states ``(..., 4 d + 2)``: see :class:`pmm_mcmc.engines.contract.Engine`."""
         self._check_size(state)
         table = self._functions.joint_table(coordinates.density_parameters)
         states = state.reshape(-1, state.shape[-1])
         evaluations = np.empty((len(states), self.width))
         function = self._functions.joint.address
         evaluate(function, table, self.kernel.dynamics, _for_loop(coordinates), states, evaluations)
+        state[...] = states.reshape(state.shape)  # where they are a copy, for states that are not contiguous
         return evaluations.reshape(*state.shape[:-1], self.width)
 
     def gradient_at(self, position: np.ndarray, density_parameters: np.ndarray | None = None) -> np.ndarray:

@@ -220,16 +220,11 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, space):
 
     Parameters
     ----------
-    functions, parameters, kernel
-        :class:`Functions`, :class:`pmm_mcmc.engines.contract.Parameters`, :class:`pmm_mcmc.langevin.methods.Kernel`.
-    coordinates
-        Centre and scale of the affine map.
-    lengths
-        :class:`StepLength`.
-    begin
-        Position, velocity, base drift, evaluated point and log density there.
-    space
-        :class:`Space`.
+    functions, parameters, kernel, lengths, space
+        :class:`Functions`, :class:`pmm_mcmc.engines.contract.Parameters`, :class:`pmm_mcmc.langevin.methods.Kernel`,
+        :class:`StepLength`, :class:`Space`.
+    coordinates, begin
+        Centre and scale of the affine map; position, velocity, base drift, evaluated point and log density there.
 
     Returns
     -------
@@ -243,14 +238,13 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, space):
     cu, cv, v_mid, scratch = space.work
     mu = space.noise_path.u
     mv = space.noise_path.v
-    d = u.size
     stiffness = 1.0 if dynamics == HARMONIC else 0.0
     base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0
     finite, lp_mid, steep, n_grad = _midpoints(functions, parameters, kernel, coordinates, lengths, begin, space)
     # End point (step 5); the randomised midpoint method omits the drift at the start.
     if not finite:
         return False, _is_near(y, u, lengths.threshold), lp_mid, n_grad
-    for j in range(d):
+    for j in range(u.size):
         u_new[j], v_new[j] = end(u[j], v[j], base * b[j], mu[j], mv[j], cu[j], cv[j], lengths.step_flow)
     if scheme == Scheme.RECYCLED:
         lp_new = lp_mid
@@ -263,7 +257,7 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, space):
     # density at the start of its step: it is extrapolated from the evaluated point, to second order.
     rise = lp - lp_new
     motion = 0.0
-    for j in range(d):
+    for j in range(u.size):
         velocity = v_new[j]
         if scheme == Scheme.RECYCLED:
             velocity = v_mid[j]
@@ -292,8 +286,7 @@ def _midpoints(functions, parameters, kernel, coordinates, lengths, begin, space
     _, _, new_b, new_evaluation, y = space.proposal
     mu, mv, _, _ = space.noise_path
     cu, cv, v_mid, scratch = space.work
-    friction = parameters.friction
-    K = parameters.K
+    _, friction, K, _, _, _, _ = parameters
     d = u.size
     stiffness = 1.0 if dynamics == HARMONIC else 0.0
     base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0

@@ -261,10 +261,7 @@ class LogDensity:
         return _of_stan(model, children, "")
 
     def noncentred(self, choices: Mapping[str, str] | None) -> LogDensity:
-        """Return the density with its children non-centred by the ``choices``, or this one for None.
-
-        The same choices return the same object, with its compiled functions.
-        """
+        """Return the density non-centred by the ``choices``, one object for each of them, or this one for None."""
         if choices and not self.children:
             raise ValueError(
                 f"reparametrise={dict(choices)!r}: a LogDensity does not say which variables it has; name them in "

@@ -322,3 +322,14 @@ def test_dense_coordinates_run_the_same_chain_as_diagonal_ones():
         run, state, gradient, _ = start(kernel, 0)
         out.append(run.run(TunedParameters(0.3, K, 1.0, coordinates, 1), Ensemble(state, gradient, KEY), 40))
     np.testing.assert_allclose(out[0].position, out[1].position, rtol=0.0, atol=1e-11)
+
+
+def test_states_in_any_order_of_memory_are_evaluated_in_place():
+    run = engine(GHMC, D, rough)
+    u = np.random.default_rng(3).normal(size=(3, 2, D))
+    state = empty_state(u, np.zeros(D))
+    evaluation = run.evaluate(COORDINATES, state)
+    swapped = empty_state(u, np.zeros(D)).swapaxes(0, 1)
+    np.testing.assert_array_equal(run.evaluate(COORDINATES, swapped), evaluation.swapaxes(0, 1))
+    np.testing.assert_array_equal(swapped, state.swapaxes(0, 1))
+    assert state[..., 4 * D].any()
