@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -20,18 +19,24 @@ from pymc.exceptions import SamplingError
 from pymc.step_methods.arraystep import ArrayStepShared
 from pymc.step_methods.compound import Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.traversal import ancestors
 from rich.progress import TextColumn
 
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.model.initial_points import prior_draws
+from pmm_mcmc.model.initial_points import JITTER
 from pmm_mcmc.model.pymc_density import bad_start_message, choose_vars, flat_layout, log_density, periods_of
 from pmm_mcmc.model.pytensor_density import PyTensorDensity
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
-from pmm_mcmc.steps.statistics import GRADIENTS, STATISTICS, Stats, progress_columns, progress_values, rows_of
+from pmm_mcmc.steps.learning import Learnt, Watch, learn, options_of_call, seed_of
+from pmm_mcmc.steps.statistics import GRADIENTS, STATISTICS, progress_columns, progress_values, row_of
 from pmm_mcmc.warmup.step_size import fixed_setting
 
 __all__ = ["LangevinState", "LangevinStep", "unknown_argument"]
+
+# Half the side of the box about a start that somebody chose, in which chains start to learn a setting there.
+_NEAR = 0.1
 
 
 @dataclass_state
@@ -99,7 +104,8 @@ class LangevinStep(ArrayStepShared):
         self._value_vars: list[Any] = []
         self.free = True
         self.chain: Chain | None = None
-        self._forget_ahead()
+        self.learnt: Learnt | None = None
+        self._learnt_from: list[Any] = []  # the data of the model then
 
     def _bind(self, model: pm.Model, vars: Any) -> None:
         """Bind the step to a model and some of its variables."""
@@ -123,8 +129,9 @@ class LangevinStep(ArrayStepShared):
         self.stats_dtypes_shapes = statistics  # type: ignore[misc]
         self.tune = True
         self.chain = None
+        self.learnt = None
+        self._learnt_from = []
         self.n_tune = self.n_draws = 0
-        self._forget_ahead()
 
     # -- compiled parts: built on demand, never pickled --------------------------------------------------------------
 
@@ -157,9 +164,35 @@ class LangevinStep(ArrayStepShared):
 
     @property
     def stats_dtypes(self) -> list[dict[str, Any]]:
-        """The types of the statistics by name; the step compiles, since PyMC reads them before any chain starts."""
-        _ = self.vars, self._engine
+        """The types of the statistics by name; PyMC reads them before any chain starts, and the step learns then."""
+        _ = self.vars
+        self._learn_once()
         return [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
+
+    def _learn_once(self) -> None:
+        """Learn the setting, unless it is known or the chains of the call in progress have no warm-up."""
+        options = options_of_call()
+        self._adapt(options.get("tune") != 0)
+        data = [shared.get_value(borrow=True) for shared in self._data]
+        current = self.learnt is not None and list(map(id, data)) == list(map(id, self._learnt_from))
+        _ = self._engine
+        if current or options.get("tune") == 0 or self._density.d == 0:
+            return
+        self._show_others(self._initial_point)
+        quiet = bool(options.get("quiet", False))
+        watch = Watch(self.arguments.method, quiet, bool(options.get("progressbar", True)) and not quiet)
+        centre = self._flat(self._initial_point)
+        with watch.shown() as show:
+            rng = seed_of(self.arguments, self._density.layout)
+            self.learnt = learn(self.arguments, self._engine, centre, rng, show=show)
+        self._learnt_from = data
+
+    @cached_property
+    def _data(self) -> list[SharedVariable]:
+        """The data of the model that may change, as shared variables."""
+        density = self._density
+        moving = [*density.others.values(), density.density_parameters]
+        return [v for v in ancestors([density.logp]) if isinstance(v, SharedVariable) and v not in moving]
 
     @cached_property
     def _density(self) -> PyTensorDensity:
@@ -175,17 +208,12 @@ class LangevinStep(ArrayStepShared):
         return engine
 
     def _drop_compiled(self) -> None:
-        for name in ("_density", "_engine"):
+        for name in ("_density", "_engine", "_data"):
             self.__dict__.pop(name, None)
 
     def __getstate__(self) -> dict[str, Any]:
-        self._rewind()
-        rebuilt = ("_density", "_engine", "_ahead", "_last_draw")
-        return {name: value for name, value in self.__dict__.items() if name not in rebuilt}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._forget_ahead()
+        rebuilt = ("_density", "_engine", "_data")
+        return {name: value for name, value in self.__dict__.items() if name not in rebuilt} | {"_learnt_from": []}
 
     # -- PyMC's hooks ------------------------------------------------------------------------------------------------
 
@@ -202,101 +230,77 @@ class LangevinStep(ArrayStepShared):
         self.tune = tune > 0
         self.n_tune = tune
         self.n_draws = draws
-        if self._adapts != (tune > 0):
-            self._adapts = tune > 0
-            self._drop_compiled()
+        self._adapt(tune > 0)
         self.chain = None
-        self._forget_ahead()
+
+    def _adapt(self, adapts: bool) -> None:
+        """Non-centre the variables of a hierarchy, or not: the degree is learnt, in chains that have a warm-up."""
+        if self._adapts != adapts:
+            self._adapts = adapts
+            self.learnt = None
+            self._drop_compiled()
 
     def stop_tuning(self) -> None:
         """End the warm-up; PyMC calls this before the first draw after it."""
         if self.chain is not None:
             self.chain.stop_tuning(self._engine)
-            self._forget_ahead()
         self.tune = False
-
-    @property
-    def sampling_state(self) -> LangevinState:
-        """The chain after the last draw handed out."""
-        self._rewind()
-        return super().sampling_state
-
-    @sampling_state.setter
-    def sampling_state(self, state: LangevinState) -> None:
-        super(LangevinStep, type(self)).sampling_state.__set__(self, state)
-        self._forget_ahead()
-
-    def _rewind(self) -> None:
-        if self.chain is not None:
-            self.chain.rewind()
-        self._forget_ahead()
-
-    def _forget_ahead(self) -> None:
-        """Forget the draws computed ahead, with their statistics and the bytes of their values."""
-        self._ahead: Iterator[tuple[PointType, Stats, list[bytes]]] = iter(())
-        self._last_draw: list[bytes] | None = None
 
     # -- one draw ----------------------------------------------------------------------------------------------------
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Advance to the next draw."""
         moves_all = not self._density.others
-        if not (moves_all and self._is_last_draw(point)):
-            self._go_on_from(point, moves_all)
-        chain = self.chain
-        assert chain is not None
-        draw = next(self._ahead, None)
-        if draw is None:
-            chunk = chain.look_ahead(self._engine, moves_all)
-            points = self._as_points(chunk.model_position)
-            contents = [[value.tobytes() for value in new.values()] for new in points]
-            rows = rows_of(chunk, chain, self.stats_dtypes_shapes, self._engine.structure)
-            self._ahead = zip(points, rows, contents, strict=True)
-            draw = next(self._ahead)
-        new, stats, self._last_draw = draw
-        chain.row += 1
-        chain.iteration += 1
+        chain = self._chain_at(point, moves_all)
+        setting = chain.tuned
+        thin = chain.steps_per_draw
+        chunk = chain.draw(self._engine, moves_all)
+        new = self._as_point(chunk.model_position[0, 0])
+        chain.position = self._flat(new)  # rounded to the dtypes of the variables
+        stats = row_of(self.stats_dtypes_shapes, chunk, setting, thin, chain, self._engine.structure)
         return (new if moves_all else {**point, **new}), [stats]
-
-    def _is_last_draw(self, point: PointType) -> bool:
-        """Return whether a point has the bits of the last draw handed out: a cheap test before every draw."""
-        if self._last_draw is None:
-            return False
-        try:
-            return [point[name].tobytes() for name in self.var_names] == self._last_draw
-        except AttributeError:  # plain numbers
-            return False
 
     def astep(self, q0: RaveledVars) -> Any:
         """Not used: :meth:`step` works on points."""
         raise NotImplementedError
 
-    def _go_on_from(self, point: PointType, moves_all: bool) -> None:
-        """Move the chain to ``point`` if it is elsewhere, and take over the values of the other variables."""
-        for name, shared in self._density.others.items():
-            shared.set_value(point[name], borrow=True)
+    def _chain_at(self, point: PointType, moves_all: bool) -> Chain:
+        """Return the chain at ``point``, where it moves if it is elsewhere, for the values of the other variables."""
+        self._show_others(point)
         q = self._flat(point)
         try:
             if self.chain is None:
-                self.chain = Chain.begin(
-                    self.arguments,
-                    self._engine,
-                    q,
-                    jitter=np.array_equal(q, self._flat(self._initial_point)),
-                    moves_all=moves_all,
-                    lengths=(self.n_tune, self.n_draws),
-                    rng=self.rng,
-                )
-                if moves_all and self.n_tune:
-                    self.chain.prior = prior_draws(self._model, self._vars, self.chain.ensemble.keys[0])
-                return
-            last = self._flat(self._as_points(self.chain.latest[None, :])[0])  # rounded to the dtypes of the variables
-            moved = not np.array_equal(q, last)
-            if moved or not moves_all:
-                self.chain.relocate(self._engine, q if moved else None)
-                self._forget_ahead()
+                self.chain = self._new_chain(q, moves_all)
+            else:
+                moved = not np.array_equal(q, self.chain.position)
+                if moved or not moves_all:
+                    self.chain.relocate(self._engine, q if moved else None)
         except NotFiniteError:
             raise SamplingError(bad_start_message(self._model, point)) from None
+        return self.chain
+
+    def _new_chain(self, q: np.ndarray, moves_all: bool) -> Chain:
+        default = np.array_equal(q, self._flat(self._initial_point))
+        learnt = self.learnt if self.n_tune else None
+        of_chain = 0  # gradients of a setting that it alone learns
+        if self.n_tune and learnt is None:  # not outside PyMC's loop, nor where the model's own start has no density
+            width = JITTER if default else _NEAR
+            learnt = learn(self.arguments, self._engine, q, self.rng, width)
+            if learnt is None:
+                raise NotFiniteError
+            of_chain = learnt.n_grad
+            learnt = replace(learnt, n_grad=0)
+        chain = Chain.begin(
+            self.arguments, self._engine, learnt, q, default=default, moves_all=moves_all,
+            lengths=(self.n_tune, self.n_draws), rng=self.rng,
+        )  # fmt: skip
+        chain.pending += of_chain
+        return chain
+
+    def _show_others(self, point: PointType) -> None:
+        """Pass the values of the variables that other steps move to the log density."""
+        for name, shared in self._density.others.items():
+            shared.set_value(point[name], borrow=True)
 
     def _flat(self, point: PointType) -> np.ndarray:
         for name, shape, _, _ in self._density.layout:
@@ -307,14 +311,13 @@ class LangevinStep(ArrayStepShared):
                 )
         return np.concatenate([np.ravel(point[name]) for name in self.var_names]).astype(float)
 
-    def _as_points(self, position: np.ndarray) -> list[PointType]:
-        columns = []
+    def _as_point(self, position: np.ndarray) -> PointType:
+        point = {}
         start = 0
-        for _, shape, size, dtype in self._density.layout:
-            block = position[:, start : start + size].astype(dtype).reshape(len(position), *shape)
-            columns.append([block[i, ...] for i in range(len(position))])
+        for name, shape, size, dtype in self._density.layout:
+            point[name] = position[start : start + size].astype(dtype).reshape(shape)
             start += size
-        return [dict(zip(self.var_names, values, strict=True)) for values in zip(*columns, strict=True)]
+        return point
 
     # -- progress bar ------------------------------------------------------------------------------------------------
 

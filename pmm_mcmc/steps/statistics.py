@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,8 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.engines.contract import Chunk
+from pmm_mcmc.engines.contract import Chunk, TunedParameters
 from pmm_mcmc.steps.chain import Chain
-from pmm_mcmc.warmup.other_modes import OTHER_MODES, OtherModes
 
 __all__ = [
     "ADJUSTED_STATISTICS",
@@ -22,7 +22,7 @@ __all__ = [
     "columns_of",
     "progress_columns",
     "progress_values",
-    "rows_of",
+    "row_of",
 ]  # fmt: skip
 
 GRADIENTS = ("gradient", "unconstrained", "noncentred")
@@ -37,7 +37,7 @@ STATISTICS: dict[str, tuple[Any, Any]] = {
     "unstable": (np.int64, []),
     "refined": (np.int64, []),
     "model_failures": (np.int64, []),
-    **{name: (np.dtype(type(value)).type, []) for name, value in OtherModes().statistics.items()},
+    "n_grad_setting": (np.int64, []),
     "model_logp": (np.float64, []),
     **dict.fromkeys(GRADIENTS, (object, None)),
 }
@@ -49,7 +49,7 @@ ADJUSTED_STATISTICS: dict[str, tuple[Any, Any]] = {
     "acceptance_rate": (np.float64, []),
     "diverging": (bool, []),  # bool as in NUTS: PyMC refuses one statistic with two types
     "n_steps": (np.int64, []),
-    **{name: STATISTICS[name] for name in ("n_grad_total", *OTHER_MODES, "model_logp", *GRADIENTS)},
+    **{name: STATISTICS[name] for name in ("n_grad_total", "n_grad_setting", "model_logp", *GRADIENTS)},
 }
 WITHOUT_FRICTION = {name: kind for name, kind in STATISTICS.items() if name != "friction"}
 
@@ -62,35 +62,29 @@ class Stats(dict[str, Any]):
     unstable_total: int
 
 
-def rows_of(chunk: Chunk, chain: Chain, statistics: dict[str, tuple[Any, Any]], structure: Structure) -> list[Stats]:
-    """Return the ``statistics`` of each draw of a chunk, from the chain before them."""
-    tuned = chain.tuned
-    d = chunk.position.shape[1]
-    sampled = chunk.position, chunk.evaluation
-    if "gradient" in statistics:
-        sampled = structure.diagnostic_coordinates(
-            chunk.position, chunk.evaluation[:, :d], tuned.coordinates.density_parameters
-        )
-    constant = {
-        "step_size": tuned.step_size,
-        "K": tuned.K,
-        "friction": tuned.friction if chain.arguments.dynamics == "underdamped" else np.nan,
-        "steps_per_draw": chain.thin,
-        **chain.other_modes.statistics,
+def row_of(
+    names: Collection[str], chunk: Chunk, setting: TunedParameters, thin: int, chain: Chain, structure: Structure
+) -> Stats:
+    """Return statistics by name of a draw ``(1, 1, ...)``: of its setting and transitions, and the chain after it."""
+    noncentred = chunk.position
+    gradient = chunk.evaluation[..., : noncentred.shape[-1]]
+    if "gradient" in names:
+        parameters = setting.coordinates.density_parameters
+        noncentred, gradient = structure.diagnostic_coordinates(noncentred, gradient, parameters)
+    spent = np.array([chain.n_grad]) - chunk.n_grad[:, 0]
+    columns = columns_of(chunk, spent, noncentred, gradient)
+    values = {name: column[0, 0] if name in GRADIENTS else column[0, 0].item() for name, column in columns.items()}
+    values |= {
+        "step_size": setting.step_size,
+        "K": setting.K,
+        "friction": setting.friction if chain.arguments.dynamics == "underdamped" else np.nan,
+        "steps_per_draw": thin,
+        "n_grad_setting": chain.setting_gradients,
     }
-    constant = {name: value for name, value in constant.items() if name in statistics}
-    tuning = chain.iteration < chain.n_tune  # a chunk ends at the end of the warm-up
-    rows = []
-    for failed in (chain.unstable + np.cumsum(chunk.unstable)).tolist():
-        row = Stats(constant)
-        row.unstable_total = failed
-        row.tuning = tuning
-        rows.append(row)
-    for name, values in columns_of(chunk, np.asarray(chain.reported), *sampled).items():
-        if name in statistics:
-            for row, value in zip(rows, values if name in GRADIENTS else values.tolist(), strict=True):
-                row[name] = value
-    return rows
+    row = Stats({name: values[name] for name in names})
+    row.unstable_total = chain.unstable
+    row.tuning = chain.tuning
+    return row
 
 
 def columns_of(chunk: Chunk, n_grad: np.ndarray, noncentred: np.ndarray, gradient: np.ndarray) -> dict[str, np.ndarray]:

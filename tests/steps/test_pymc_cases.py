@@ -68,6 +68,58 @@ def test_beside_metropolis_for_discrete_variables(mixed, sample, z_score, name):
     assert dt["sample_stats"]["diverging" if name == "GHMC" else "unstable"].sum() == 0
 
 
+COUPLED = {
+    "paper": lambda **o: pmm.PoissonULMC(scheme="paper", **o),
+    "recycled": lambda **o: pmm.PoissonULMC(scheme="recycled", **o),
+    "ULMC": pmm.ULMC,
+    "GHMC": pmm.GHMC,
+}
+
+
+def coupled():
+    """Models of two variables that two steps move, and the step of the second; each has ``x`` near mean 0."""
+    with pm.Model() as count:
+        k = pm.Poisson("k", 4.0)
+        pm.Normal("x", 0.5 * (k - 4.0), 1.0)
+    yield "a count by Metropolis", count, lambda: pm.Metropolis([count["k"]])
+    with pm.Model() as parent:
+        pm.Normal("x", pm.Normal("k"), 1.0)
+    yield "a parent by GHMC", parent, lambda: pmm.GHMC([parent["k"]])
+    yield "a parent by another of ours", parent, lambda: pmm.PoissonULMC([parent["k"]], K=16)
+    yield "a parent by NUTS", parent, lambda: pm.NUTS([parent["k"]])
+    with pm.Model() as apart:
+        pm.Normal("k", 50.0, 20.0)
+        pm.Normal("x")
+    yield "uncoupled", apart, lambda: pm.Slice([apart["k"]])
+
+
+@statistical
+@pytest.mark.parametrize(("model", "other"), [pytest.param(*case, id=name) for name, *case in coupled()])
+@pytest.mark.parametrize("method", COUPLED)
+def test_the_automatic_step_is_right_beside_a_step_that_moves_a_coupled_variable(sample, model, other, method):
+    """``x`` given the others is a Gaussian with an sd of 1: the step is about that of a standard normal variable."""
+    make = COUPLED[method]
+    with pm.Model():
+        pm.Normal("x")
+        alone = sample(make(), draws=20, tune=300)
+    with model:
+        dt = sample([make(vars=[model["x"]]), other()], draws=300, tune=500)
+    steps = dt["sample_stats"]["step_size"].values[0, -1] * np.ones(2)
+    expected = alone["sample_stats"]["step_size"].values[0, -1]
+    assert 0.7 < steps[0] / expected < 1.3, (steps, expected)
+
+
+@statistical
+def test_a_scale_that_the_other_step_moves_by_ten(sample, z_score):
+    with pm.Model() as model:
+        wide = pm.Bernoulli("wide", 0.5)
+        pm.Normal("x", 0.0, pm.math.switch(wide, 10.0, 1.0))
+        step = [pmm.PoissonULMC([model["x"]]), pm.BinaryGibbsMetropolis([wide])]
+        dt = sample(step, draws=6000, tune=1000, chains=4)
+    assert z_score(dt["posterior"]["wide"], 0.5) < 4.5
+    assert z_score(dt["posterior"]["x"], 0.0) < 4.5 and dt["sample_stats"]["unstable"].sum() == 0
+
+
 def test_recycled_scheme_beside_others_where_the_end_point_has_no_density(sample):
     with pm.Model():
         x = pm.Normal("x", pm.Bernoulli("z", 0.5), 1.0)

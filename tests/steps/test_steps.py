@@ -3,6 +3,7 @@
 import io
 
 import numpy as np
+import pymc as pm
 import pytest
 from numba import carray, cfunc
 from pymc.progress_bar import MCMCProgressBarManager
@@ -14,6 +15,7 @@ import pmm_mcmc as pmm
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.numba_step import Functions
 from pmm_mcmc.model.native import SIGNATURE
+from pmm_mcmc.steps import base
 
 pytestmark = pytest.mark.pymc
 
@@ -27,9 +29,7 @@ STATS = {
     "unstable": np.int64,
     "refined": np.int64,
     "model_failures": np.int64,
-    "other_modes": np.float64,
-    "other_mode_coordinate": np.int64,
-    "other_mode_position": np.float64,
+    "n_grad_setting": np.int64,
     "lp": np.float64,
     "gradient": np.float64,
     "unconstrained": np.float64,
@@ -115,7 +115,8 @@ def test_gradients_add_up_to_the_calls_made(model, sample, name, step_size):
         dt = sample(step, draws=80, tune=70, chains=2, discard_tuned_samples=False)
     stats, early = dt["sample_stats"], dt["warmup_sample_stats"]
     gradients = statistics_of(name)[1]
-    assert stats[gradients].sum() + early[gradients].sum() == calls[0]
+    of_setting = stats["n_grad_setting"].values.max()
+    assert stats[gradients].sum() + early[gradients].sum() + of_setting == calls[0]
     if step_size == 1.5 and name != "GHMC":
         assert stats["refined"].sum() + early["refined"].sum() > 0, "steps in parts must be among those counted"
 
@@ -158,14 +159,14 @@ def test_seeds_and_reuse_of_a_step(model, sample, name):
 
 
 def test_chains_start_overdispersed_unless_told_where(model, sample, monkeypatch):
-    starts, run = [], NumbaEngine.run
+    starts, advance = [], NumbaEngine.advance
 
     def watched(self, setting, ensemble, *rest, **options):
         if ensemble.transition == 0:
-            starts.append(setting.coordinates.place(ensemble.state[: self.d]))
-        return run(self, setting, ensemble, *rest, **options)
+            starts.append(setting.coordinates.place(ensemble.state[0, : self.d]))
+        return advance(self, setting, ensemble, *rest, **options)
 
-    monkeypatch.setattr(NumbaEngine, "run", watched)
+    monkeypatch.setattr(NumbaEngine, "advance", watched)
     default = np.concatenate([np.ravel(model.initial_point(0)[name]) for name in ("x", "s_log__")])
     with model:
         step = pmm.ULMC(step_size=0.1)
@@ -178,6 +179,51 @@ def test_chains_start_overdispersed_unless_told_where(model, sample, monkeypatch
         sample(step, draws=2, tune=0, chains=2, initvals=given)
     assert np.array_equal(starts[0], [0.1, 2.0, -7.0, np.log(0.7)])
     assert np.array_equal(starts[1], [-0.1, 3.3, 7.0, default[3]])
+
+
+def watched_learning(monkeypatch):
+    """Return a list that grows with each setting that is learnt."""
+    learnt, learn = [], base.learn
+
+    def watched(*arguments, **options):
+        learnt.append(learn(*arguments, **options))
+        return learnt[-1]
+
+    monkeypatch.setattr(base, "learn", watched)
+    return learnt
+
+
+def test_one_setting_is_learnt_for_all_chains_and_runs_of_the_same_data(sample, monkeypatch):
+    learnt = watched_learning(monkeypatch)
+    with pm.Model():
+        data = pm.Data("data", [1.0, 2.0])
+        pm.Normal("y", pm.Normal("x"), 1.0, observed=data)
+        step = pmm.PoissonULMC()
+        first = sample(step, draws=200, chains=3)
+        again = sample(step, draws=200, chains=3)
+        assert len(learnt) == 1 and same_run(first, again)
+        pm.set_data({"data": [5.0, 6.0]})
+        sample(step)
+        assert len(learnt) == 2, "the data are others"
+        sample(pmm.PoissonULMC(step_size=0.1), tune=0)
+        assert len(learnt) == 2, "without a warm-up there is nothing to learn"
+    setting = learnt[0].tuned
+    stats = first["sample_stats"]
+    assert (stats["step_size"] == setting.step_size).all() and (stats["n_grad_setting"] == learnt[0].n_grad).all()
+
+
+def test_chains_start_at_learnt_places_and_rest_once_they_have_forgotten_them(sample, monkeypatch):
+    learnt = watched_learning(monkeypatch)
+    with pm.Model():
+        pm.Normal("x", 100.0, 0.1)
+        dt = sample(pmm.PoissonULMC(), draws=50, tune=200, discard_tuned_samples=False)
+        far = sample(pmm.PoissonULMC(), draws=50, tune=200, discard_tuned_samples=False, initvals={"x": 90.0})
+    moving = 10 * learnt[0].tuned.steps_per_draw
+    spent = dt["warmup_sample_stats"]["n_grad"].values[0]
+    assert (spent[:moving] > 0).all() and not spent[moving:].any()
+    x = dt["warmup_posterior"]["x"].values[0]
+    assert np.abs(x[0] - 100.0) < 1.0 and np.ptp(x[moving:]) == 0.0 and np.ptp(x[:moving]) > 0.0
+    assert (far["warmup_sample_stats"]["n_grad"] > 0).all(), "a start that somebody chose may be far from the posterior"
 
 
 def test_default_length_of_the_warm_up(model, sample):

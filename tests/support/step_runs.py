@@ -54,13 +54,10 @@ def advance(step, point, first, last, stop_at=N_TUNE):
     return rows, point
 
 
-_MAY_BE_UNKNOWN = ("friction", "other_modes", "other_mode_position")
-
-
 def same(first, second, group="posterior"):
     first, second = first[group].to_dataset(), second[group].to_dataset()
     return set(first) == set(second) and all(
-        np.array_equal(first[name], second[name], equal_nan=name in _MAY_BE_UNKNOWN) for name in first
+        np.array_equal(first[name], second[name], equal_nan=name == "friction") for name in first
     )
 
 
