@@ -40,7 +40,7 @@ __all__ = ["PEERS", "SCHEMES", "measured"]
 SCHEMES: dict[str, Callable[[], dict[str, Any]]] = {
     "default": lambda: {},
     "unadjusted": lambda: {"adjusted": False},
-    "paper": lambda: {"step": pmm.PoissonULMC(K=16, scheme="paper")},
+    "paper": lambda: {"step": pmm.PoissonULMC(K=16, grid="left")},
 }
 PEERS = ("nutpie NUTS", "nutpie low rank", "PyMC NUTS", "NumPyro NUTS", "MCLMC")
 CHAINS, DRAWS = 4, 1000

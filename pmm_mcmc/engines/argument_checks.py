@@ -98,7 +98,7 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "K": _positive(numbers.Integral, "to have it follow from the step size"),
     "friction": _positive(numbers.Real, "for 1 in the posterior's own scale"),
     "option": choice(1, 2),
-    "grid": choice(*OFFSETS),
+    "grid": choice("auto", *OFFSETS),
     "scheme": choice("auto", "paper", "recycled"),
     "midpoint": choice("uniform", "importance"),
     "steps_per_draw": _positive(numbers.Integral, "to have it found in warm-up"),

@@ -13,7 +13,7 @@ __all__ = ["MethodArguments"]
 
 _DYNAMICS = {"overdamped": OVERDAMPED, "underdamped": UNDERDAMPED}
 # Defaults of the arguments that only a step in cells has.
-_CELL_DEFAULTS = {"option": 2, "grid": "left", "K": None, "midpoint": "uniform"}
+_CELL_DEFAULTS = {"option": 2, "grid": "auto", "K": None, "midpoint": "uniform"}
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class MethodArguments:
     K: int | None = None
     friction: float | None = None
     option: int = 2
-    grid: str = "left"
+    grid: str = "auto"
     scheme: str = "paper"
     midpoint: str = "uniform"
     steps_per_draw: int | None = None
@@ -55,14 +55,24 @@ class MethodArguments:
         cell_arguments = [name for name, default in _CELL_DEFAULTS.items() if getattr(arguments, name) != default]
         if arguments.scheme == "auto":
             automatic = method == "PoissonULMC" and not cell_arguments
-            return replace(arguments, scheme="recycled" if automatic else "paper", automatic=automatic)
+            scheme = "recycled" if automatic else "paper"
+            return replace(arguments, scheme=scheme, automatic=automatic)._with_grid()
         if arguments.scheme == "recycled":
             for name in cell_arguments:
                 raise ValueError(
                     f"{name}={getattr(arguments, name)!r} does not apply to scheme='recycled', whose one midpoint is "
                     f"uniform over the whole step: leave {name} out, or use scheme='paper'"
                 )
-        return arguments
+        return arguments._with_grid()
+
+    def _with_grid(self) -> MethodArguments:
+        """Return the arguments with the grid chosen: centred for a given K, on which few cells have no bias.
+
+        An automatic K is large enough on the left grid.  K = 1 on it is Langevin Monte Carlo.
+        """
+        if self.grid != "auto":
+            return self
+        return replace(self, grid="centred" if self.K is not None and self.K > 1 else "left")
 
     @property
     def label(self) -> str:

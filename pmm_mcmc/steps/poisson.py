@@ -93,7 +93,7 @@ class PoissonULMC(LangevinStep):
 
     def __init__(
         self, vars: Any = None, *, K: int | str = "auto", step_size: float | str = "auto",
-        friction: float | str = "auto", option: int = 2, grid: str = "left", scheme: str = "auto",
+        friction: float | str = "auto", option: int = 2, grid: str = "auto", scheme: str = "auto",
         midpoint: str = "uniform", steps_per_draw: int | str = "auto", scaling: Any = "auto", target_bias: float = 0.05,
         reparametrise: Any = "auto", keep_gradients: bool = True, model: pm.Model | None = None, blocked: bool = True,
         rng: Any = None,
@@ -164,7 +164,7 @@ class PoissonOLMC(LangevinStep):
 
     def __init__(
         self, vars: Any = None, *, K: int | str = "auto", step_size: float | str = "auto", option: int = 2,
-        grid: str = "left", midpoint: str = "uniform", steps_per_draw: int | str = "auto", scaling: Any = "auto",
+        grid: str = "auto", midpoint: str = "uniform", steps_per_draw: int | str = "auto", scaling: Any = "auto",
         target_bias: float = 0.05, reparametrise: Any = "auto", keep_gradients: bool = True,
         model: pm.Model | None = None, blocked: bool = True, rng: Any = None,
     ):  # fmt: skip

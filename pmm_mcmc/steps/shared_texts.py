@@ -35,7 +35,10 @@ _TEXTS = {
 """,
     "grid": r"""
     grid
-        "left" (default), the paper's; "centred", not in the paper, has almost no bias from the grid from K = 4 on.
+        "left": the algorithm as printed, whose midpoints begin their cells.  At a given ``K`` its bias is of order 1 in
+        the step, so that steps are short: with K = 16 on two regressions (d = 21 and 20) an effective draw costs 1.7
+        times as many gradients as on "centred", with d = 500 8.5 times.  "centred": midpoints in the middle of the
+        cells, of order 2.  "auto" (default): "centred" for a given ``K`` above 1, else "left", where ``K`` is chosen.
 """,
     "midpoint": r"""
     midpoint

@@ -134,6 +134,23 @@ def test_the_scheme_is_the_papers_where_something_of_it_is_given(options, scheme
         assert pmm.PoissonULMC(**options).arguments.scheme == scheme
 
 
+@pytest.mark.parametrize(
+    ("options", "grid"),
+    [
+        ({"K": 16}, "centred"),
+        ({"K": 16, "grid": "auto"}, "centred"),
+        ({"K": 16, "grid": "left"}, "left"),
+        ({"K": 1}, "left"),
+        ({"scheme": "paper"}, "left"),
+        ({"scheme": "paper", "grid": "centred"}, "centred"),
+        ({}, "left"),
+    ],
+)
+def test_the_grid_is_centred_where_K_is_given(options, grid):
+    for method in (pmm.PoissonULMC, pmm.PoissonOLMC)[: 1 if "scheme" in options else 2]:
+        assert method(**options).arguments.grid == grid
+
+
 def test_chosen_or_asked_for_the_scheme_is_the_same():
     model = normal("x", shape=2)
     automatic, asked = pmm.PoissonULMC(), pmm.PoissonULMC(scheme="recycled")
