@@ -39,7 +39,7 @@ if not logging.root.handlers:
         _log.addHandler(_ToStandardError())
 
 _NAMES = {
-    **dict.fromkeys(("GHMC", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"), "pmm_mcmc.steps"),
+    **dict.fromkeys(("GHMC", "MALA", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"), "pmm_mcmc.steps"),
     "Jax": "pmm_mcmc.run.devices",
     "LogDensity": "pmm_mcmc.model.user_density",
     "StopSampling": "pmm_mcmc.run.driver",
@@ -57,10 +57,21 @@ _NAMES = {
     "verdict": "pmm_mcmc.diagnostics.verdict",
 }
 # Names that would hide Python's own in their modules.
+# Names of the field for what has another one here.
+_SYNONYMS = {
+    "LMC": "OLMC, overdamped, or pmm.ULMC, with velocity",
+    "ULA": "OLMC",
+    "Langevin": "OLMC, overdamped, or pmm.ULMC, with velocity",
+    "RMM": "RLMC",
+    "PMM": "PoissonULMC, or pmm.PoissonOLMC, overdamped",
+    "PoissonLMC": "PoissonOLMC, overdamped, or pmm.PoissonULMC, with velocity",
+    "HMC": "GHMC, its generalised form",
+}
 _OTHERWISE = {"open": "open_store"}
 
 __all__ = [
     "GHMC",
+    "MALA",
     "OLMC",
     "RLMC",
     "ULMC",
@@ -99,7 +110,7 @@ if TYPE_CHECKING:
     from pmm_mcmc.run.sample import extend, sample
     from pmm_mcmc.run.storage import StoreError
     from pmm_mcmc.run.storage import open_store as open
-    from pmm_mcmc.steps import GHMC, OLMC, RLMC, ULMC, PoissonOLMC, PoissonULMC
+    from pmm_mcmc.steps import GHMC, MALA, OLMC, RLMC, ULMC, PoissonOLMC, PoissonULMC
     from pmm_mcmc.tempering.temper import temper
 
 if not TYPE_CHECKING:  # type checkers are to report a name that is not there
@@ -109,7 +120,8 @@ if not TYPE_CHECKING:  # type checkers are to report a name that is not there
             return importlib.import_module("pmm_mcmc.workbench")
         if name in _NAMES:
             return getattr(importlib.import_module(_NAMES[name]), _OTHERWISE.get(name, name))
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        meant = f"; {name} is pmm.{_SYNONYMS[name]}" if name in _SYNONYMS else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{meant}")
 
 
 def __dir__() -> list[str]:

@@ -58,6 +58,14 @@ class Run:
         """Number of draws of each chain."""
         return int(self.posterior.sizes["draw"] if self.sds is None else self.stats["draws"][0])
 
+    @cached_property
+    def steps(self) -> list[dict[str, Any]]:
+        """The steps of this package that made the draws in PyMC's loop, each as its statistic ``sampler`` has it."""
+        if "sampler" not in self.stats:
+            return []
+        first = np.asarray(self.stats["sampler"].values)[0, 0]
+        return [json.loads(text) for text in np.atleast_1d(first)]
+
     @property
     def of_package(self) -> bool:
         """Whether a method of this package made the draws."""
@@ -65,9 +73,14 @@ class Run:
 
     @property
     def adjusted(self) -> bool:
-        """Whether the posterior is the stationary law of the kernel that made the draws, a method of this package."""
+        """Whether the posterior is the stationary law of the kernels of this package that made the draws."""
         if "adjusted" in self.posterior.attrs:
             return bool(self.posterior.attrs["adjusted"])
+        if self.steps:
+            return all(step["adjusted"] for step in self.steps)
+        # Of results without names: unadjusted steps alone have this, and NUTS has an acceptance rate, too.
+        if "unstable" in self.stats:
+            return False
         return self.ladder is not None or (self.of_package and "acceptance_rate" in self.stats)
 
     @property
@@ -166,7 +179,7 @@ class Run:
 
 def read(dt: Any) -> Run:
     """Read a result of any sampler."""
-    checked(dt)
+    dt = checked(dt)
     groups = {name: dt[name] if name in dt.children else None for name in ("ladder", "equilibration")}
     if "posterior_mean" in dt.children:
         return Run(dt["posterior_mean"].dataset, dt["sample_stats_total"], sds=dt["posterior_sd"].dataset, **groups)

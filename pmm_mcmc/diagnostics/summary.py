@@ -14,7 +14,7 @@ from arviz_stats.base.stats_utils import round_num
 from arviz_stats.summary import SummaryDataFrame
 
 from pmm_mcmc.diagnostics.noncentred import WORDS
-from pmm_mcmc.diagnostics.parameters import Parameters
+from pmm_mcmc.diagnostics.parameters import Parameters, checked
 from pmm_mcmc.diagnostics.reading import BIASES, Run, read, table_of
 from pmm_mcmc.diagnostics.verdict import COLUMNS, judge
 
@@ -79,6 +79,7 @@ def summary(
     --------
     pmm_mcmc.verdict : The verdict alone.
     """
+    dt = checked(dt)
     run = read(dt)
     if run.sds is not None:
         return _of_moments(run, {"var_names": var_names, **options})

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pmm_mcmc.engines.argument_checks import CHECKS, OFFSETS, choice
-from pmm_mcmc.langevin.methods import GHMC, HARMONIC, METHODS, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.methods import GHMC, HARMONIC, MALA, METHODS, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import IMPORTANCE_POWER
 
 __all__ = ["MethodArguments"]
@@ -46,6 +46,8 @@ class MethodArguments:
         """Check everything that can be checked without a model; arguments that are left out have their defaults."""
         dynamics = values.pop("dynamics", METHODS[method].dynamics[0])
         choice(*METHODS[method].dynamics)("dynamics", dynamics)
+        if method == "MALA":
+            values["friction"] = 1.0  # which has no effect: velocities are fresh, and nothing is to be tried
         arguments = cls(method, dynamics, **{name: CHECKS[name](name, value) for name, value in values.items()})
         if arguments.midpoint == "importance" and arguments.option == 1:
             raise ValueError(
@@ -105,8 +107,8 @@ class MethodArguments:
     @property
     def kernel(self) -> Kernel:
         """The method as numbers for an engine."""
-        if self.method == "GHMC":
-            return GHMC
+        if self.method in ("GHMC", "MALA"):
+            return GHMC if self.method == "GHMC" else MALA
         scheme = Scheme.CONTINUOUS if self.method == "RLMC" else Scheme.CELLS
         dynamics = _DYNAMICS[self.dynamics]
         if self.scheme == "recycled":

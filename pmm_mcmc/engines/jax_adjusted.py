@@ -1,4 +1,4 @@
-"""One transition of generalised HMC for a group of chains in lockstep, traced by JAX: the kernel of adjusted draws.
+"""One transition of an adjusted method, generalised HMC or MALA, for a group of chains in lockstep, traced by JAX.
 
 The velocity is refreshed in part, a leapfrog step is proposed, and the proposal is accepted if ``|s| < r``, with its
 ratio ``r`` of densities and the *persistent number* ``s`` of a chain's tests, which takes the place of a uniform number
@@ -21,6 +21,7 @@ from pmm_mcmc.engines.jax_batches import choose, renew_few
 from pmm_mcmc.engines.jax_midpoints import Drift, total
 from pmm_mcmc.engines.jax_random import END, Keyed
 from pmm_mcmc.langevin.flows import build_flows
+from pmm_mcmc.langevin.methods import HARMONIC, Kernel, Scheme
 from pmm_mcmc.langevin.transitions import (
     LARGEST,
     MOST_REFINEMENTS,
@@ -67,13 +68,14 @@ def _as_ratio(log_ratio: Any) -> Any:
     return jnp.where(lost, 0.0, jnp.exp(jnp.minimum(jnp.where(lost, 0.0, log_ratio), LARGEST)))
 
 
-def _leapfrog(drift: Drift, begin: Chains, step: Any, substeps: int) -> tuple[Chains, Any, Any]:
+def _leapfrog(drift: Drift, begin: Chains, step: Any, substeps: int, harmonic: bool = True) -> tuple[Chains, Any, Any]:
     """Return chains after ``substeps`` steps, the log ratio of densities, and gradients spent.
 
     A step is a half kick by the drift, a rotation of ``(u, v)``, the exact flow of the unit Gaussian, and a half kick.
     """
     # Without the barrier the compiler may recompute the coefficients for each coordinate.
-    rotation = lax.optimization_barrier(_flows.harmonic(step, 0.0))
+    flow = _flows.harmonic if harmonic else _flows.underdamped
+    rotation = lax.optimization_barrier(flow(step, 0.0))
 
     def once(_: Any, carry: Any) -> Any:
         """Take one step."""
@@ -89,7 +91,8 @@ def _leapfrog(drift: Drift, begin: Chains, step: Any, substeps: int) -> tuple[Ch
 
     zero = jnp.zeros_like(begin.lp)
     end, gained, n_grad = lax.fori_loop(0, substeps, once, (begin, zero, jnp.zeros(zero.shape, jnp.int32)))
-    return end, end.lp - begin.lp + total(harmonic_log_ratio(begin.u, end.u)) - gained, n_grad
+    log_ratio = end.lp - begin.lp - gained
+    return end, log_ratio + total(harmonic_log_ratio(begin.u, end.u)) if harmonic else log_ratio, n_grad
 
 
 def _refined(drift: Drift, step: Any, begin: Chains, outcome: Outcome) -> Outcome:
@@ -129,20 +132,28 @@ def _refined(drift: Drift, step: Any, begin: Chains, outcome: Outcome) -> Outcom
     return carry[0]
 
 
-def adjusted_outcome(p: Parameters, drift: Drift, chains: Chains, draws: Keyed) -> tuple[Chains, Outcome]:
+def adjusted_outcome(
+    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Keyed
+) -> tuple[Chains, Outcome]:
     """Return the chains with refreshed velocities and the next number of their tests, and their proposals."""
     # A factor of 1 in place of a persistent number marks a chain at rest: it draws a velocity and a number.
     ((number, _, normals),) = draws.take(END)
     at_rest = ~(chains.factor < 1.0)
     fresh = lax.cond(jnp.any(at_rest), lambda: draws.velocity().astype(chains.v.dtype), lambda: chains.v)
-    v = refreshed(jnp.where(at_rest, fresh, chains.v), normals, jnp.exp(-p.friction * p.alpha))
+    v = jnp.where(at_rest, fresh, chains.v)
+    persists = kernel.scheme == Scheme.GHMC
+    if persists:
+        v = refreshed(v, normals, jnp.exp(-p.friction * p.alpha))
     persistent = advanced_persistent(jnp.where(at_rest, 2.0 * number - 1.0, chains.factor))
     begin = chains._replace(v=v.astype(chains.v.dtype), factor=persistent.astype(chains.factor.dtype))
-    proposals, log_ratio, n_grad = _leapfrog(drift, begin, p.alpha, 1)
+    proposals, log_ratio, n_grad = _leapfrog(drift, begin, p.alpha, 1, kernel.dynamics == HARMONIC)
     ratio = _as_ratio(log_ratio)
     good = jnp.abs(persistent) < ratio
     proposals = choose(good, proposals._replace(factor=persistent / jnp.where(good, ratio, 1.0)), begin)
     outcome = Outcome(proposals, good, jnp.zeros_like(good), ratio, ratio, n_grad)
+    if not persists:  # the next one starts from rest, too
+        begin = begin._replace(factor=jnp.ones_like(begin.factor))
+        return begin, outcome._replace(chains=proposals._replace(factor=begin.factor))
     below = ~good & far_below(ratio, persistent)
 
     def renew(rows: Any) -> Outcome:

@@ -67,7 +67,7 @@ def transition(
     ``drift`` maps whitened positions to log densities, evaluations and drifts, NaN where not finite.
     """
     if kernel.adjusted:
-        return _ghmc(parameters, drift, chains, draws)
+        return _adjusted(kernel, parameters, drift, chains, draws)
     p = parameters
     has_velocity = kernel.dynamics != OVERDAMPED
     step = p.alpha * chains.factor
@@ -177,14 +177,14 @@ def _refined(
     return lax.while_loop(some_fail, take_failed_again, (SUBSTEPS, unrefined))[1]
 
 
-def _ghmc(p: Parameters, drift: Drift, chains: Chains, draws: Keyed) -> tuple[Chains, Counts]:
-    """Make a transition of generalised HMC: see :mod:`pmm_mcmc.engines.jax_adjusted`."""
-    begin, outcome = adjusted_outcome(p, drift, chains, draws)
+def _adjusted(kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Keyed) -> tuple[Chains, Counts]:
+    """Make a transition of an adjusted method: see :mod:`pmm_mcmc.engines.jax_adjusted`."""
+    begin, outcome = adjusted_outcome(kernel, p, drift, chains, draws)
     good = outcome.good
     counts = Counts(
         jnp.where(outcome.refined, 1.0, jnp.minimum(outcome.first, 1.0))[:, 0].astype(chains.u.dtype),
         _as_count(outcome.n_grad),
-        _as_count(~good & (outcome.last < DIVERGENCE)),
+        _as_count(~good & (outcome.last < DIVERGENCE if kernel.scheme == Scheme.GHMC else outcome.last == 0.0)),
         _as_count(outcome.refined),
         _as_count(jnp.zeros_like(good)),
     )

@@ -1,8 +1,10 @@
-"""The proposal of generalised HMC, the kernel of adjusted draws, compiled by numba.
+"""The proposals of the adjusted methods, generalised HMC and MALA, compiled by numba.
 
 A proposal by a leapfrog step is accepted if ``|s| < r``, with its ratio ``r`` of densities and the *persistent number*
 ``s`` of a chain's tests (:func:`pmm_mcmc.langevin.transitions.advanced_persistent`).  One whose ratio is far below
-``|s|`` is refined, that is repeated in shorter steps (:func:`~pmm_mcmc.langevin.transitions.far_below`).
+``|s|`` is refined, that is repeated in shorter steps (:func:`~pmm_mcmc.langevin.transitions.far_below`).  Those of MALA
+are never: its number is fresh, and its step, from a fresh velocity and without the rotation, is the Euler step of
+overdamped Langevin dynamics.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import math
 
 from pmm_mcmc.engines.numba_step import copy, drift, flow, inner
-from pmm_mcmc.langevin.methods import HARMONIC
+from pmm_mcmc.langevin.methods import HARMONIC, Scheme
 from pmm_mcmc.langevin.transitions import (
     LARGEST,
     MOST_REFINEMENTS,
@@ -25,14 +27,15 @@ __all__ = ["propose"]
 
 
 @inner
-def _leapfrog(functions, substeps, step, coordinates, begin, proposal, scratch):
+def _leapfrog(functions, dynamics, substeps, step, coordinates, begin, proposal, scratch):
     """Fill ``proposal`` with the end of ``substeps`` steps from ``begin``, half kicks around a rotation each.
 
+    Other dynamics than the harmonic ones have a free flight in place of the rotation.
     Returns the log ratio of the acceptance, NaN where a value is not finite, the log density at the end, and the
     gradients spent.  Other arguments are those of :func:`~pmm_mcmc.engines.numba_step.attempt`.
     """
     joint, joint_table, _, _ = functions
-    rotation = flow(HARMONIC, step, 0.0)
+    rotation = flow(dynamics, step, 0.0)
     u, v, b, _, lp = begin
     u_new, v_new, new_b, new_evaluation, _ = proposal
     copy(u, u_new)
@@ -45,15 +48,16 @@ def _leapfrog(functions, substeps, step, coordinates, begin, proposal, scratch):
             v_new[j], gain = kick(v_new[j], new_b[j], step)
             gained += gain
             u_new[j], v_new[j] = path(u_new[j], v_new[j], 0.0, 0.0, rotation)
-        lp_new = drift(joint, joint_table, HARMONIC, u_new, coordinates, scratch, new_evaluation, new_b)
+        lp_new = drift(joint, joint_table, dynamics, u_new, coordinates, scratch, new_evaluation, new_b)
         if math.isnan(lp_new):
             return math.nan, lp_new, k + 1
         for j in range(u.size):
             v_new[j], gain = kick(v_new[j], new_b[j], step)
             gained += gain
     log_ratio = lp_new - lp - gained
-    for j in range(u.size):
-        log_ratio += harmonic_log_ratio(u[j], u_new[j])
+    if dynamics == HARMONIC:
+        for j in range(u.size):
+            log_ratio += harmonic_log_ratio(u[j], u_new[j])
     return log_ratio, lp_new, substeps
 
 
@@ -64,8 +68,8 @@ def _as_ratio(log_ratio):
 
 
 @inner
-def propose(functions, step, persistent, coordinates, begin, proposal, back, scratch):
-    """Fill ``proposal`` by a step from ``begin``, refined where its ratio is far below ``|s|``.
+def propose(functions, kernel, step, persistent, coordinates, begin, proposal, back, scratch):
+    """Fill ``proposal`` by a step from ``begin``; that of generalised HMC is refined where it is far below ``|s|``.
 
     ``persistent`` is ``s``; ``back`` are arrays as of ``proposal``, for the way back;
     other arguments are those of :func:`~pmm_mcmc.engines.numba_step.attempt`.  Returns whether the proposal is
@@ -74,12 +78,16 @@ def propose(functions, step, persistent, coordinates, begin, proposal, back, scr
     """
     u_new, v_new, new_b, _, turned = proposal
     substeps = 1
-    log_ratio, lp, n_grad = _leapfrog(functions, substeps, step, coordinates, begin, proposal, scratch)
+    most = SUBSTEPS**MOST_REFINEMENTS if kernel.scheme == Scheme.GHMC else 1
+    dynamics = kernel.dynamics
+    log_ratio, lp, n_grad = _leapfrog(functions, dynamics, substeps, step, coordinates, begin, proposal, scratch)
     ratio = first_ratio = _as_ratio(log_ratio)
-    while not abs(persistent) < ratio and far_below(ratio, persistent) and substeps < SUBSTEPS**MOST_REFINEMENTS:
+    while not abs(persistent) < ratio and far_below(ratio, persistent) and substeps < most:
         substeps *= SUBSTEPS
         length = step / substeps
-        log_ratio, lp, n_evaluations = _leapfrog(functions, substeps, length, coordinates, begin, proposal, scratch)
+        log_ratio, lp, n_evaluations = _leapfrog(
+            functions, dynamics, substeps, length, coordinates, begin, proposal, scratch
+        )
         n_grad += n_evaluations
         ratio = _as_ratio(log_ratio)
         if abs(persistent) < ratio:
@@ -90,7 +98,7 @@ def propose(functions, step, persistent, coordinates, begin, proposal, back, scr
             while earlier < substeps:
                 turned_begin = u_new, turned, new_b, u_new, lp
                 log_ratio, _, n_evaluations = _leapfrog(
-                    functions, earlier, step / earlier, coordinates, turned_begin, back, scratch
+                    functions, dynamics, earlier, step / earlier, coordinates, turned_begin, back, scratch
                 )
                 n_grad += n_evaluations
                 if not far_below(ratio * _as_ratio(log_ratio), persistent):

@@ -112,11 +112,11 @@ def _space(memory, d, width, has_velocity):
 
 
 @inlined
-def _adjusted(functions, parameters, coordinates, chain, space):
-    """Make one transition of generalised HMC: a proposal, accepted or not.
+def _adjusted(functions, parameters, kernel, coordinates, chain, space):
+    """Make one transition of generalised HMC, or of MALA: a proposal, accepted or not.
 
     Returns acceptance, gradients, and whether it diverged and whether it was refined.  The last number of the state is
-    the persistent number.
+    the persistent number; that of MALA is 1, so that each of its proposals starts from rest.
     """
     u, v, b, evaluated, state, evaluation, _ = chain
     stream = space.random[0]
@@ -125,15 +125,18 @@ def _adjusted(functions, parameters, coordinates, chain, space):
     if not state[4 * d + 1] < 1.0:  # a chain at rest
         state[4 * d + 1] = 2.0 * uniform(stream) - 1.0
         fill_normals(stream, v)
-    fill_normals(stream, normals)
-    retained = math.exp(-parameters.friction * parameters.alpha)
-    for j in range(d):
-        v[j] = refreshed(v[j], normals[j], retained)
+    persists = kernel.scheme == Scheme.GHMC
+    if persists:
+        fill_normals(stream, normals)
+        retained = math.exp(-parameters.friction * parameters.alpha)
+        for j in range(d):
+            v[j] = refreshed(v[j], normals[j], retained)
     persistent = advanced_persistent(state[4 * d + 1])
     begin = (u, v, b, evaluated, state[4 * d])
     good, first_ratio, ratio, lp_new, n_grad, substeps = propose(
-        functions, parameters.alpha, persistent, coordinates, begin, space.proposal, space.between, space.work[3]
-    )
+        functions, kernel, parameters.alpha, persistent, coordinates, begin, space.proposal, space.between,
+        space.work[3],
+    )  # fmt: skip
     unstable = 0
     if good:
         u_new, v_new, new_b, new_evaluation, _ = space.proposal
@@ -143,10 +146,11 @@ def _adjusted(functions, parameters, coordinates, chain, space):
         copy(new_b, b)
         copy(new_evaluation, evaluation)
         state[4 * d] = lp_new
-        state[4 * d + 1] = persistent / ratio
+        state[4 * d + 1] = persistent / ratio if persists else 1.0
     else:
-        unstable += ratio < DIVERGENCE
-        state[4 * d + 1] = persistent
+        # Without second tries a small ratio is a rejection like others: a divergence is not finite.
+        unstable += ratio < DIVERGENCE if persists else ratio == 0.0
+        state[4 * d + 1] = persistent if persists else 1.0
         for j in range(d):
             v[j] = -v[j]
     refined = good and substeps > 1
@@ -254,8 +258,10 @@ def run_one(functions, parameters, kernel, coordinates, chain, first_transition,
         accept = 0.0
         for _ in range(thin):
             start_stream(space.random[0], key[0], key[1], np.uint64(transition))
-            if kernel.scheme == Scheme.GHMC:
-                acceptance, gradients, failed, repeated = _adjusted(functions, parameters, coordinates, views, space)
+            if kernel.scheme == Scheme.GHMC or kernel.scheme == Scheme.MALA:
+                acceptance, gradients, failed, repeated = _adjusted(
+                    functions, parameters, kernel, coordinates, views, space
+                )
             else:
                 if step != parameters.alpha * state[4 * d + 1]:
                     step = parameters.alpha * state[4 * d + 1]

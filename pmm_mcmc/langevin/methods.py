@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-__all__ = ["GHMC", "METHODS", "Kernel", "Method", "Scheme"]
+__all__ = ["GHMC", "MALA", "METHODS", "Kernel", "Method", "Scheme"]
 
 # Dynamics, as numbers for the engines: position alone; with velocity; with velocity in the unit quadratic potential.
 OVERDAMPED, UNDERDAMPED, HARMONIC = range(3)
@@ -18,6 +18,7 @@ class Scheme(enum.IntEnum):
     CONTINUOUS = 1  # one uniform midpoint replaces the drift at the start (randomised midpoint)
     RECYCLED = 2  # one uniform midpoint corrects the drift at the previous midpoint: one gradient a step
     GHMC = 3  # a step from a partly refreshed velocity, accepted or rejected: the stationary law is the target
+    MALA = 4  # a step from a fresh velocity, accepted or rejected by a fresh number: Metropolis-adjusted Langevin
 
 
 class Kernel(NamedTuple):
@@ -32,18 +33,25 @@ class Kernel(NamedTuple):
     @property
     def adjusted(self) -> bool:
         """Whether the stationary law is the target, by a Metropolis test."""
-        return self.scheme == Scheme.GHMC
+        return self.scheme in (Scheme.GHMC, Scheme.MALA)
 
 
 # The kernel of adjusted draws.
 GHMC = Kernel(int(Scheme.GHMC), HARMONIC, 2, 0.0)
+# The baseline: its velocity is that of a proposal, along which no part of the potential is integrated.
+MALA = Kernel(int(Scheme.MALA), UNDERDAMPED, 2, 0.0)
 
 
 class Method(NamedTuple):
-    """The dynamics that a method supports, and the largest automatic step size, in whitened coordinates."""
+    """The dynamics that a method supports, and the largest automatic step size, in whitened coordinates.
+
+    ``acceptance`` is that which the step of MALA is adapted to, the optimum for many independent coordinates (Roberts
+    and Rosenthal 1998); None for the threshold of the warm-up.
+    """
 
     dynamics: tuple[str, ...]
     largest_step: float
+    acceptance: float | None = None
 
 
 METHODS: dict[str, Method] = {
@@ -53,4 +61,5 @@ METHODS: dict[str, Method] = {
     "ULMC": Method(("underdamped",), 1.5),
     "RLMC": Method(("overdamped", "underdamped"), 1.5),
     "GHMC": Method(("underdamped",), 1.5),
+    "MALA": Method(("overdamped",), 1.5, 0.574),
 }

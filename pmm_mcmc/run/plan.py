@@ -30,7 +30,7 @@ from pmm_mcmc.run.on_tape import c_engine_of, engine_of
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
-from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, GRADIENTS
+from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, GRADIENTS, OF_STEP
 from pmm_mcmc.warmup.step_size import fixed_setting
 
 __all__ = ["SamplingPlan"]
@@ -176,7 +176,7 @@ class SamplingPlan:
         arguments = request.arguments
         precision = request.precision
         kinds = ADJUSTED_STATISTICS if request.adjusted else type(step).stats_dtypes_shapes
-        excluded = {*_SETTING, "refined", "n_grad_setting"}
+        excluded = {*_SETTING, *OF_STEP, "refined"}
         if not step.keep_gradients:
             excluded |= set(GRADIENTS)
         if engine.structure.is_identity:
@@ -185,8 +185,9 @@ class SamplingPlan:
         setting = tuple(name for name in _SETTING if name in kinds)
         if request.adjusted and request.adapts and not arguments.kernel.adjusted:
             setting = ()  # the group of the equilibration has it
+        sampler = "GHMC" if request.adjusted and not arguments.kernel.adjusted else arguments.method
         attributes = {
-            "sampler": "GHMC" if request.adjusted else arguments.method, "adjusted": int(request.adjusted),
+            "sampler": sampler, "adjusted": int(request.adjusted),
             "backend": getattr(engine, "words", backend), "precision": precision,
         }  # fmt: skip
         identity = {

@@ -23,8 +23,8 @@ from pmm_mcmc.run.stopping import AUTO, DRAWS
 from pmm_mcmc.run.storage import NothingStored
 from pmm_mcmc.run.storage.folder import Folder
 from pmm_mcmc.run.storage.recovery import stored_identity
+from pmm_mcmc.steps.adjusted import GHMC
 from pmm_mcmc.steps.base import LangevinStep, unknown_argument
-from pmm_mcmc.steps.ghmc import GHMC
 from pmm_mcmc.steps.poisson import PoissonULMC
 
 __all__ = ["Request", "fresh_seed", "seed_of", "stored_run"]

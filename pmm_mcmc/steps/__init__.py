@@ -1,7 +1,7 @@
 """PyMC step methods: ``pm.sample(step=...)``."""
 
+from pmm_mcmc.steps.adjusted import GHMC, MALA
 from pmm_mcmc.steps.baselines import OLMC, RLMC, ULMC
-from pmm_mcmc.steps.ghmc import GHMC
 from pmm_mcmc.steps.poisson import PoissonOLMC, PoissonULMC
 
-__all__ = ["GHMC", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"]
+__all__ = ["GHMC", "MALA", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"]

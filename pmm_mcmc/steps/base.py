@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from dataclasses import field, replace
+import json
+from dataclasses import field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -23,6 +24,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 from rich.progress import TextColumn
 
+from pmm_mcmc._version import __version__
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.initial_points import JITTER
@@ -186,6 +188,19 @@ class LangevinStep(ArrayStepShared):
             rng = seed_of(self.arguments, self._density.layout)
             self.learnt = learn(self.arguments, self._engine, centre, rng, show=show)
         self._learnt_from = data
+        watch.report(self.learnt)
+
+    @property
+    def _made_by(self) -> str:
+        """The step as JSON: sampler, whether its draws are adjusted, variables, given arguments, and the version."""
+        arguments = self.arguments
+        names = set(inspect.signature(type(self).__init__).parameters)
+        names -= {"grid" if arguments.scheme == "recycled" else ""}
+        values = {field.name: (getattr(arguments, field.name), field.default) for field in fields(arguments)}
+        given = {name: value for name, (value, default) in values.items() if name in names and value != default}
+        vars = [self._model.values_to_rvs[var].name for var in self._vars] if self._model is not None else []
+        made = {"sampler": arguments.method, "adjusted": int(arguments.kernel.adjusted), "vars": vars}
+        return json.dumps(made | {"arguments": given, "pmm_mcmc": __version__})
 
     @cached_property
     def _data(self) -> list[SharedVariable]:
@@ -283,17 +298,20 @@ class LangevinStep(ArrayStepShared):
         default = np.array_equal(q, self._flat(self._initial_point))
         learnt = self.learnt if self.n_tune else None
         of_chain = 0  # gradients of a setting that it alone learns
+        remarks: tuple[str, ...] = ()
         if self.n_tune and learnt is None:  # not outside PyMC's loop, nor where the model's own start has no density
             width = JITTER if default else _NEAR
             learnt = learn(self.arguments, self._engine, q, self.rng, width)
             if learnt is None:
                 raise NotFiniteError
             of_chain = learnt.n_grad
+            remarks = learnt.remarks
             learnt = replace(learnt, n_grad=0)
         chain = Chain.begin(
             self.arguments, self._engine, learnt, q, default=default, moves_all=moves_all,
-            lengths=(self.n_tune, self.n_draws), rng=self.rng,
+            lengths=(self.n_tune, self.n_draws), rng=self.rng, made_by=self._made_by,
         )  # fmt: skip
+        chain.remarks = remarks
         chain.pending += of_chain
         return chain
 
@@ -340,6 +358,10 @@ def unknown_argument(name: str, value: Any, called: str, names: list[str]) -> Ty
 
 
 def _model_of_context() -> pm.Model | None:
+    """Return the model of the call of ``pm.sample`` in progress, or that of the enclosing ``with``."""
+    model = options_of_call().get("model")
+    if model is not None:
+        return model
     try:
         return pm.modelcontext(None)
     except TypeError:

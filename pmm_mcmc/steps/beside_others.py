@@ -66,7 +66,7 @@ class Refinement:
         curvature = curvature_bound(y, g, usable, kernel.dynamics == HARMONIC, self.arguments.sees_curvature)
         step = tuned.step_size
         if kernel.adjusted and self.arguments.step_size is None:
-            step = step_size.step_for_acceptance(step, float(np.mean(accept)), _DOUBLE)
+            step = step_size.step_for_acceptance(step, float(np.mean(accept)), _DOUBLE, self.arguments.method)
         elif step_size.follows_curvature(self.arguments):
             shrinks = failures > THRESHOLDS.failure_rate * len(accept)
             self.share = THRESHOLDS.shrink * self.share if shrinks else min(1.0, self.share / THRESHOLDS.shrink)

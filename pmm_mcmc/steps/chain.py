@@ -42,8 +42,9 @@ class Chain:
     tuning: bool  # whether PyMC's warm-up is in progress
     moving: int  # draws of the warm-up that move the chain; at the others it rests
     length: int  # draws in all
+    n_tune: int  # and of these in the warm-up
     setting_gradients: int  # that its setting took, before all chains
-    settled: bool  # whether the setting passed its last check
+    made_by: str  # the step, in words for its draws
     tolerance: float  # energy that a step of the warm-up may gain: see Warmup.tolerance
     pending: int  # gradients that no draw has reported
     n_grad: int = 0  # those that draws have
@@ -51,11 +52,12 @@ class Chain:
     unstable: int = 0  # transitions that failed, since the warm-up
     refinement: Refinement | None = None
     newest: Chunk | None = None
+    remarks: tuple[str, ...] = ()  # for the end of the chain, on a setting that it alone has learnt
 
     @classmethod
     def begin(
         cls, arguments: MethodArguments, engine: Engine, learnt: Learnt | None, position: np.ndarray, *, default: bool,
-        moves_all: bool, lengths: tuple[int, int], rng: np.random.Generator,
+        moves_all: bool, lengths: tuple[int, int], rng: np.random.Generator, made_by: str = "",
     ) -> Chain:  # fmt: skip
         """Start with a learnt setting or, without one, with the arguments as they are given.
 
@@ -100,9 +102,9 @@ class Chain:
             moving = min(n_tune, _FORGETTING * tuned.steps_per_draw)
         fixed = arguments.step_size is not None and arguments.scaling is not None
         return cls(
-            arguments, tuned, ensemble, structure.to_x(z, parameters)[0], n_tune > 0, moving, n_tune + n_draws,
+            arguments, tuned, ensemble, structure.to_x(z, parameters)[0], n_tune > 0, moving, n_tune + n_draws, n_tune,
             setting_gradients=0 if learnt is None else learnt.n_grad,
-            settled=learnt is None or learnt.settled,
+            made_by=made_by,
             tolerance=0.0 if placed or learnt is None else THRESHOLDS.energy_tolerance,
             pending=pending,
             refinement=None if moves_all or learnt is None or fixed else Refinement(arguments),

@@ -6,9 +6,9 @@ import hashlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,10 @@ from rich.progress import Progress
 
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Engine, TunedParameters, chains_of, in_model_coordinates
+from pmm_mcmc.langevin.methods import Scheme
 from pmm_mcmc.model.initial_points import JITTER, spread_starts
 from pmm_mcmc.model.pytensor_density import Layout
+from pmm_mcmc.warmup import step_size
 from pmm_mcmc.warmup.warming import FEWEST, Warming
 
 __all__ = ["Learnt", "Watch", "learn", "options_of_call", "seed_of"]
@@ -27,6 +29,8 @@ _log = logging.getLogger("pmm_mcmc")
 
 # Transitions of each chain that a setting is learnt from, at most: those of ``pmm.sample``.
 _LENGTH = 1000
+# Share of the step of "auto" below which a step is said to be short, and by which a given one is too long.
+_CLEAR = 0.8
 # Seconds after which a bar shows the learning.
 _PATIENCE = 1.0
 
@@ -45,12 +49,15 @@ class Learnt:
         Whether its last check passed.
     n_grad
         Gradients that it took, which no chain has reported.
+    remarks
+        Lines about it, for its user.
     """
 
     tuned: TunedParameters
     places: np.ndarray
     settled: bool
     n_grad: int
+    remarks: tuple[str, ...] = ()
 
 
 def learn(
@@ -84,7 +91,43 @@ def learn(
         show(warming, _LENGTH)
     last = chains_of(warming.ensemble.state).evaluated
     places, _ = in_model_coordinates(warming.tuned.coordinates.place(last), warming.ensemble.evaluation)
-    return Learnt(warming.tuned, places.copy(), bool(warmup.passed), tries + int(warming.n_grad.sum()))
+    settled = bool(warmup.passed)
+    remarks = _remarks(arguments, warming.tuned, warmup.curvature, settled)
+    return Learnt(warming.tuned, places.copy(), settled, tries + int(warming.n_grad.sum()), remarks)
+
+
+def _remarks(arguments: MethodArguments, tuned: TunedParameters, curvature: float, settled: bool) -> tuple[str, ...]:
+    """Return lines about a setting that was not learnt, a given step that is too long, and one that is held short."""
+    lines = []
+    method = arguments.method
+    if not settled:
+        lines.append(f"{method}: its setting failed its last check; look at pmm.verdict(dt) before you use the draws")
+    kernel = arguments.kernel
+    if kernel.adjusted or not len(tuned.coordinates.centre):
+        return tuple(lines)
+    step = tuned.step_size
+    longest = step_size.longest_step(arguments, tuned, curvature)
+    if arguments.step_size is not None and step > longest / _CLEAR:
+        lines.append(
+            f"{method}: step_size={step:.3g} is too long for target_bias={arguments.target_bias:g}, at which 'auto' "
+            f"takes {longest:.2g}: variances are off by much more"
+        )
+    free = _longest_on_any_grid(arguments, tuned, curvature)
+    if arguments.step_size is None and kernel.scheme == Scheme.CELLS and longest < _CLEAR * free:
+        held = f"K={arguments.K}" * (arguments.K is not None) or f"option={arguments.option}"
+        lines.append(
+            f"{method}: {held} on the {arguments.grid} grid holds the step at {longest:.2g}, where K='auto' takes "
+            f"{free:.2g}"
+        )
+    return tuple(lines)
+
+
+def _longest_on_any_grid(arguments: MethodArguments, tuned: TunedParameters, curvature: float) -> float:
+    """Return the longest step of a method with the number of cells that suits it."""
+    if "Poisson" not in arguments.method or arguments.scheme != "paper":
+        return 0.0
+    free = replace(arguments, K=None, grid="left", option=2)
+    return step_size.longest_step(free, tuned, curvature)
 
 
 def seed_of(arguments: MethodArguments, layout: Layout) -> np.random.Generator:
@@ -134,8 +177,14 @@ class Watch:
             self._bar.start()
         self._bar.update(self._task, completed=min(warming.ensemble.transition, length))
 
-    def log(self, lines: Sequence[str]) -> None:
-        """Log lines, unless the call is to be quiet."""
-        if not self._quiet:
-            for line in lines:
-                _log.info("%s", line)
+    def report(self, learnt: Learnt | None) -> None:
+        """Log what was learnt, and remarks, unless the call is to be quiet."""
+        if learnt is None or self._quiet:
+            return
+        _log.info(
+            "%s learnt its setting in %s gradients: step_size %.3g, %d transitions a draw. After the draws, "
+            "pmm.verdict(dt) says what they are worth",
+            self._method, f"{learnt.n_grad:,}", learnt.tuned.step_size, learnt.tuned.steps_per_draw,
+        )  # fmt: skip
+        for line in learnt.remarks:
+            _log.warning("%s", line)

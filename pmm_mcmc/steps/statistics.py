@@ -6,16 +6,20 @@ from collections.abc import Collection
 from typing import Any
 
 import numpy as np
+from pymc.stats.convergence import SamplerWarning, WarningType
 from rich.progress import TextColumn
 from rich.table import Column
 
 from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.engines.contract import Chunk, TunedParameters
 from pmm_mcmc.steps.chain import Chain
+from pmm_mcmc.warmup.standard_errors import poisson_limit
 
 __all__ = [
     "ADJUSTED_STATISTICS",
     "GRADIENTS",
+    "OF_STEP",
     "STATISTICS",
     "WITHOUT_FRICTION",
     "Stats",
@@ -26,6 +30,8 @@ __all__ = [
 ]  # fmt: skip
 
 GRADIENTS = ("gradient", "unconstrained", "noncentred")
+# What PyMC's loop alone records: the step, as JSON, the gradients of its setting, and what its last draw has to say.
+OF_STEP = ("sampler", "n_grad_setting", "warning")
 # Names, types and shapes, in the form of PyMC's stats_dtypes_shapes.
 STATISTICS: dict[str, tuple[Any, Any]] = {
     "step_size": (np.float64, []),
@@ -40,6 +46,8 @@ STATISTICS: dict[str, tuple[Any, Any]] = {
     "n_grad_setting": (np.int64, []),
     "model_logp": (np.float64, []),
     **dict.fromkeys(GRADIENTS, (object, None)),
+    "sampler": (object, []),
+    "warning": (SamplerWarning, None),
 }
 # The same for adjusted draws.
 ADJUSTED_STATISTICS: dict[str, tuple[Any, Any]] = {
@@ -49,7 +57,7 @@ ADJUSTED_STATISTICS: dict[str, tuple[Any, Any]] = {
     "acceptance_rate": (np.float64, []),
     "diverging": (bool, []),  # bool as in NUTS: PyMC refuses one statistic with two types
     "n_steps": (np.int64, []),
-    **{name: STATISTICS[name] for name in ("n_grad_total", "n_grad_setting", "model_logp", *GRADIENTS)},
+    **{name: STATISTICS[name] for name in ("n_grad_total", "model_logp", *GRADIENTS, *OF_STEP)},
 }
 WITHOUT_FRICTION = {name: kind for name, kind in STATISTICS.items() if name != "friction"}
 
@@ -80,11 +88,28 @@ def row_of(
         "friction": setting.friction if chain.arguments.dynamics == "underdamped" else np.nan,
         "steps_per_draw": thin,
         "n_grad_setting": chain.setting_gradients,
+        "sampler": chain.made_by,
+        "warning": _warning_of(chain, thin),
     }
     row = Stats({name: values[name] for name in names})
     row.unstable_total = chain.unstable
     row.tuning = chain.tuning
     return row
+
+
+def _warning_of(chain: Chain, thin: int) -> SamplerWarning | None:
+    """Return what the last draw of a chain has to say, which PyMC logs."""
+    if chain.iteration != chain.length:
+        return None
+    lines = list(chain.remarks)
+    draws = chain.length - chain.n_tune
+    if chain.unstable > poisson_limit(THRESHOLDS.unstable_rate * draws):
+        failed = "proposals diverged" if chain.arguments.kernel.adjusted else "transitions were unstable"
+        lines.append(
+            f"{chain.arguments.method}: {chain.unstable} of {draws * thin} {failed}; pmm.verdict(dt) says where, and "
+            "what to do"
+        )
+    return SamplerWarning(WarningType.DIVERGENCES, "\n".join(lines), "warn") if lines else None
 
 
 def columns_of(chunk: Chunk, n_grad: np.ndarray, noncentred: np.ndarray, gradient: np.ndarray) -> dict[str, np.ndarray]:

@@ -107,6 +107,11 @@ class Warmup:
         return self.done >= self.length
 
     @property
+    def curvature(self) -> float:
+        """The largest curvature, in whitened coordinates, that the step follows."""
+        return self._curvature
+
+    @property
     def learning_chains(self) -> float:
         """Largest number of chains that the next block may be learnt from: that of the last block, if there is one."""
         return len(self.blocks[-1].lp) if self.blocks else math.inf
@@ -253,7 +258,9 @@ class Warmup:
         step = self.tuned.step_size
         if self.arguments.kernel.adjusted and self.arguments.step_size is None:
             # Rejections before the coordinates fit must not leave a short step: it grows as fast as others.
-            step = step_size.step_for_acceptance(step, float(block.accept.mean(axis=1).min()), _DOUBLE)
+            step = step_size.step_for_acceptance(
+                step, float(block.accept.mean(axis=1).min()), _DOUBLE, self.arguments.method
+            )
         elif step_size.follows_curvature(self.arguments):
             if failure_rate > THRESHOLDS.failure_rate or self._is_too_wide(window, usable):
                 self._step_share *= THRESHOLDS.shrink

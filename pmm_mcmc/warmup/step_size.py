@@ -126,15 +126,17 @@ def first_step(arguments: MethodArguments, tuned: TunedParameters, curvature: fl
     return 0.5 * longest_step(arguments, tuned, curvature)
 
 
-def step_for_acceptance(step: float, accept: float, lengthening: float = THRESHOLDS.most_lengthening) -> float:
+def step_for_acceptance(
+    step: float, accept: float, lengthening: float = THRESHOLDS.most_lengthening, method: str = "GHMC"
+) -> float:
     r"""Return an adjusted method's step for the wanted acceptance rate, from one with the acceptance rate ``accept``.
 
     The share of rejected steps grows as :math:`h^3`, like the energy error of a step.  The step changes by a factor
     between ``THRESHOLDS.most_shortening`` and ``lengthening``.
     """
-    share = (1.0 - THRESHOLDS.adjusted_acceptance) / max(1.0 - accept, 1e-6)
+    share = (1.0 - (METHODS[method].acceptance or THRESHOLDS.adjusted_acceptance)) / max(1.0 - accept, 1e-6)
     factor = min(max(share ** (1.0 / 3.0), THRESHOLDS.most_shortening), lengthening)
-    return min(step * factor, METHODS["GHMC"].largest_step)
+    return min(step * factor, METHODS[method].largest_step)
 
 
 def with_step(arguments: MethodArguments, tuned: TunedParameters, step: float, curvature: float) -> TunedParameters:

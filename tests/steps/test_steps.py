@@ -1,6 +1,7 @@
 """The contract with PyMC's sampling loop: statistics, seeds, warm-up, interrupts and the progress bar, bit for bit."""
 
 import io
+import json
 
 import numpy as np
 import pymc as pm
@@ -9,7 +10,7 @@ from numba import carray, cfunc
 from pymc.progress_bar import MCMCProgressBarManager
 from pymc.sampling.mcmc import get_default_tune_steps
 from rich.console import Console
-from step_runs import N_DRAWS, N_TUNE, STEPS, begin, build, every_step, same, same_run, small_model
+from step_runs import ADJUSTED, N_DRAWS, N_TUNE, STEPS, begin, build, every_step, same, same_run, small_model
 
 import pmm_mcmc as pmm
 from pmm_mcmc.engines.numba_engine import NumbaEngine
@@ -34,14 +35,15 @@ STATS = {
     "gradient": np.float64,
     "unconstrained": np.float64,
 }
-ADJUSTED = {"acceptance_rate": np.float64, "diverging": np.bool_, "n_steps": np.int64}
+OF_ADJUSTED = {"acceptance_rate": np.float64, "diverging": np.bool_, "n_steps": np.int64}
 OF_UNADJUSTED = ("K", "n_grad", "unstable", "refined", "model_failures")
 
 
 def statistics_of(name):
     """Return names and dtypes of the statistics of a step, and the name of that of its gradients."""
-    if name == "GHMC":
-        return {key: kind for key, kind in STATS.items() if key not in OF_UNADJUSTED} | ADJUSTED, "n_steps"
+    if name in ADJUSTED:
+        without = {*OF_UNADJUSTED, "friction" if name == "MALA" else ""}
+        return {key: kind for key, kind in STATS.items() if key not in without} | OF_ADJUSTED, "n_steps"
     return {key: kind for key, kind in STATS.items() if key != "friction" or "OLMC" not in name}, "n_grad"
 
 
@@ -62,7 +64,8 @@ def test_statistics(model, sample, name):
     expected, gradients = statistics_of(name)
     for group, length in (("sample_stats", 40), ("warmup_sample_stats", 50)):
         stats = dt[group].to_dataset()
-        assert set(stats) == set(expected)
+        assert set(stats) == {*expected, "sampler"}
+        assert json.loads(stats["sampler"].values[0, 0, ...].item())["sampler"] == name.split()[0]
         for key in expected:
             vector = key in ("gradient", "unconstrained")
             assert stats[key].dtype == expected[key] and stats[key].dims[:2] == ("chain", "draw"), key
@@ -81,7 +84,7 @@ def test_statistics(model, sample, name):
         spent = [dt[group][gradients].values[c] for group in ("warmup_sample_stats", "sample_stats")]
         totals = [dt[group]["n_grad_total"].values[c] for group in ("warmup_sample_stats", "sample_stats")]
         assert np.array_equal(np.cumsum(np.concatenate(spent)), np.concatenate(totals))
-    if name == "GHMC":
+    if name in ADJUSTED:
         assert 0.5 < stats["acceptance_rate"].mean() < 1.0
 
 
@@ -117,7 +120,7 @@ def test_gradients_add_up_to_the_calls_made(model, sample, name, step_size):
     gradients = statistics_of(name)[1]
     of_setting = stats["n_grad_setting"].values.max()
     assert stats[gradients].sum() + early[gradients].sum() + of_setting == calls[0]
-    if step_size == 1.5 and name != "GHMC":
+    if step_size == 1.5 and name not in ADJUSTED:
         assert stats["refined"].sum() + early["refined"].sum() > 0, "steps in parts must be among those counted"
 
 
@@ -135,7 +138,7 @@ def test_steps_per_draw_only_thins(model, sample, name):
         [values.values.reshape(1, 12, -1).sum(axis=2) for values in (stats[gradients], failures_of(stats))]
         for stats in (every["sample_stats"], fifth["sample_stats"])
     )
-    if name == "GHMC":
+    if name in ADJUSTED:
         assert np.array_equal(failed > 0, failed_in_draw > 0) and np.array_equal(spent, thinned)
         return
     assert np.array_equal(failed, failed_in_draw)

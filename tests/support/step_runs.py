@@ -18,7 +18,9 @@ STEPS = {
     "RLMC overdamped": lambda **o: pmm.RLMC(dynamics="overdamped", **o),
     "RLMC underdamped": lambda **o: pmm.RLMC(dynamics="underdamped", **o),
     "GHMC": lambda **o: pmm.GHMC(**o),
+    "MALA": lambda **o: pmm.MALA(**o),
 }
+ADJUSTED = ("GHMC", "MALA")
 every_step = pytest.mark.parametrize("name", STEPS)
 N_TUNE, N_DRAWS = 60, 60
 

@@ -18,10 +18,10 @@ def stop(chunk: object) -> None:
     raise pmm.StopSampling
 
 
-def steps() -> list[pmm.PoissonULMC | pmm.PoissonOLMC | pmm.OLMC | pmm.ULMC | pmm.RLMC | pmm.GHMC]:
+def steps() -> list[pmm.PoissonULMC | pmm.PoissonOLMC | pmm.OLMC | pmm.ULMC | pmm.RLMC | pmm.GHMC | pmm.MALA]:
     return [
         pmm.PoissonULMC(K=16, step_size=0.5), pmm.PoissonOLMC(), pmm.OLMC(), pmm.ULMC(),
-        pmm.RLMC(dynamics="underdamped"), pmm.GHMC(),
+        pmm.RLMC(dynamics="underdamped"), pmm.GHMC(), pmm.MALA(),
     ]  # fmt: skip
 
 

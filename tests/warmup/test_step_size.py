@@ -148,6 +148,7 @@ def test_tiny_given_steps_need_few_midpoints(case, step):
 def test_an_adjusted_step_follows_the_third_root_of_the_share_of_rejected_steps():
     rejected = 1.0 - THRESHOLDS.adjusted_acceptance
     assert step_for_acceptance(0.4, 1.0 - rejected) == pytest.approx(0.4, rel=1e-12)
+    assert step_for_acceptance(0.4, 0.574, method="MALA") == pytest.approx(0.4, rel=1e-12)
     for factor in (0.6, 0.9, 1.1, 1.2):
         found = step_for_acceptance(0.4, 1.0 - rejected / factor**3)
         assert found == pytest.approx(0.4 * factor, rel=1e-12)
