@@ -12,7 +12,7 @@ from scipy.special import gammaincinv, ndtri
 from pmm_mcmc.diagnostics.convergence import nested, superchains_of
 from pmm_mcmc.diagnostics.parameters import coordinate_of
 from pmm_mcmc.diagnostics.reading import harmless, two_errors
-from pmm_mcmc.diagnostics.statement import ADJUST, MORE, Reason, reason_of_largest
+from pmm_mcmc.diagnostics.statement import MORE, Reason, reason_of_largest
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.other_modes import OTHER_MODES, OtherModes
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, largest_t
@@ -130,12 +130,15 @@ def divergences(run: Run) -> Reason | None:
         return None
     flags = run.stats["diverging"].values
     count = int(flags.sum())
-    limit = _most_harmless(run) if run.of_package else 0
+    limit = _most_harmless(run) if run.of_package and "tree_depth" not in run.stats else 0
     if count <= limit:
         return None
     text = f"{count} of {run.chains * run.draws} transitions diverged"
     remedy = "raise target_accept, or reparametrise"
-    if run.of_package:
+    by_nuts = "tree_depth" in run.stats  # beside steps of this package
+    if by_nuts and any(step["adjusted"] for step in run.steps):
+        remedy = f"raise target_accept of NUTS; {_shorter(run)}"
+    elif run.of_package and not by_nuts:
         where = _place(run, flags > 0) if flags.ndim > 1 else ""
         text = f"{count} of {run.chains * run.draws} draws followed a divergence{where}, limit {limit}"
         remedy = _shorter(run)
@@ -170,10 +173,18 @@ def _place(run: Run, flags: np.ndarray) -> str:
 
 def _shorter(run: Run) -> str:
     """Return the remedy for steps that are too long somewhere."""
-    if run.equilibration is None:
-        return ADJUST
-    step = 0.5 * float(np.min(run.equilibration["step_size"].values))
-    return f"reparametrise, or sample with a shorter step: pmm.sample(step=pmm.GHMC(step_size={step:.2g}))"
+    if not run.adjusted:
+        return run.adjust
+    door = "pm" if run.steps else "pmm"
+    sizes = run.posterior.attrs.get("step_size")
+    for group in (run.equilibration, run.stats):
+        if group is not None and "step_size" in group:
+            sizes = group["step_size"].values
+            break
+    if sizes is None:
+        return "reparametrise, or sample with a shorter step_size"
+    step = 0.5 * float(np.min(sizes))
+    return f"reparametrise, or sample with a shorter step: {door}.sample(step=pmm.GHMC(step_size={step:.2g}))"
 
 
 def standstill(run: Run) -> Reason | None:
@@ -295,7 +306,7 @@ def unstable(run: Run) -> Reason | None:
     if "steps_per_draw" in run.stats:
         steps = run.stats["steps_per_draw"].sum()
     where = _place(run, flags.reshape(run.chains, run.draws, -1).any(axis=2)) if flags.ndim > 1 else ""
-    remedy = ADJUST
+    remedy = run.adjust
     by_model = int(run.stats["model_failures"].sum()) if "model_failures" in run.stats else 0
     if 2 * by_model > count:
         remedy = (
@@ -308,34 +319,36 @@ def unstable(run: Run) -> Reason | None:
 
 def bias_of_mean(run: Run) -> Reason | None:
     """Return a reason if the bias of a mean, with the share that the correction does not remove, is too large."""
-    return _bias(run, "mean", "bias", 1.0 - run.table["unexplained"])
+    return _bias(run, "mean", run.table["bias"], run.table["bias_se"], 1.0 - run.table["unexplained"])
 
 
 def bias_of_sd(run: Run) -> Reason | None:
-    """Return a reason if the bias of a standard deviation is too large."""
-    return _bias(run, "sd", "bias_of_sd", 1.0)
+    """Return a reason if the bias of a standard deviation, with the share that is not explained, is too large."""
+    return _bias(run, "sd", run.table["whole_bias_of_sd"], run.table["whole_bias_of_sd_se"])
 
 
-def _bias(run: Run, moment: str, column: str, removed: pd.Series | float) -> Reason | None:
-    """Return a reason for the largest bias of a moment, beyond chance; the correction ``removed`` a share of it."""
+def _bias(run: Run, moment: str, bias: pd.Series, error: pd.Series, removed: pd.Series | float = 1.0) -> Reason | None:
+    """Return a reason for the largest ``bias`` of a moment, beyond chance; the correction ``removed`` a share of it."""
     moving = run.table["sd"] != 0.0
     sd = run.table["sd_cv"].where(moving)
-    bias = run.table[column].abs() / sd
+    size = bias.abs() / sd
     degrees = degrees_of_freedom(run.chains, run.draws)
-    biases = (bias / removed).where(bias > largest_t(moving.sum(), degrees) * run.table[f"{column}_se"] / sd)
+    biases = (size / removed).where(size > largest_t(moving.sum(), degrees) * error / sd)
     text = f"the {moment} of {{label}} is off by {{value}} % of a posterior sd, limit {{limit}} %"
-    return reason_of_largest("bias", text, ADJUST, biases, THRESHOLDS.bias, digits=1, percent=True)
+    return reason_of_largest("bias", text, run.adjust, biases, THRESHOLDS.bias, digits=1, percent=True)
 
 
 def unmeasured(run: Run) -> Reason | None:
     """Return a reason if no bias could be measured, or a corrected mean is not known well enough."""
     if run.gradient is None:
         text = "the bias could not be measured, for the result holds no gradients"
-        of_step = run.sds is None and "n_grad_total" in run.stats
-        return Reason("unmeasured", text, "sample with keep_gradients=True" if of_step else ADJUST)
+        remedy = run.adjust
+        if run.sds is None and "n_grad_total" in run.stats and not any(step["keep_gradients"] for step in run.steps):
+            remedy = "sample with keep_gradients=True"
+        return Reason("unmeasured", text, remedy)
     errors = two_errors(run.table)
     if len(errors) and errors.isna().all():
-        return Reason("unmeasured", "the bias could not be measured for any of the parameters", ADJUST)
+        return Reason("unmeasured", "the bias could not be measured for any of the parameters", run.adjust)
     text = "the corrected mean of {label} is known to {value} % of a posterior sd only, limit {limit} %"
     limit = 2.0 * THRESHOLDS.mcse  # as much as two standard errors of a plain mean may be
     return reason_of_largest("unmeasured", text, MORE, errors, limit, digits=0, percent=True)

@@ -62,6 +62,9 @@ class Corrected(NamedTuple):
     bias_se: np.ndarray
     # Share of the error, and about that of the bias, which is left; ``se`` includes it if the bias is beyond doubt.
     unexplained: np.ndarray
+    # The bias by all that the correction shows of it, also where it is not used: over the share that it explains.
+    whole_bias: np.ndarray
+    whole_bias_se: np.ndarray
     # (chain, p): ``value`` from the draws of each chain, with coefficients from the others (``benchmarks/versus``).
     by_chain: np.ndarray
 
@@ -80,7 +83,9 @@ def uncorrected(values: np.ndarray) -> Corrected:
         pieces = batch_means(f)
         value = origin + pieces.mean(axis=0)
         error = between_pieces(pieces, len(values)) if len(pieces) > 1 else none
-        return Corrected(value, error, value, error, none, none, np.ones(len(origin)), origin + f.mean(axis=1))
+        shares = np.ones(len(origin))
+        by_chain = origin + f.mean(axis=1)
+        return Corrected(value, error, value, error, none, none, shares, none, none, by_chain)
 
 
 def corrected(
@@ -187,6 +192,7 @@ def _estimates(
     ratio = error**2 / np.maximum(plain_se**2, 1e-300)
     used = (ratio < limit) & np.isfinite(origin)
     unexplained = np.minimum(np.sqrt(ratio), 1.0)
+    explained = np.where(unexplained < 1.0, 1.0 - unexplained, np.nan)
     bias = plain.mean(axis=0) - estimate.mean(axis=0)
     bias_se = between_pieces(plain - estimate, folds.chains)
     if not unbiased:
@@ -203,6 +209,8 @@ def _estimates(
         bias=np.where(used, bias, np.nan),
         bias_se=np.where(used, bias_se, np.nan),
         unexplained=unexplained + not_finite,
+        whole_bias=bias / explained + not_finite,
+        whole_bias_se=bias_se / explained + not_finite,
         by_chain=origin + estimate.reshape(folds.chains, folds.pieces_per_chain, -1).mean(axis=1),
     )
 

@@ -17,7 +17,7 @@ from scipy.special import fdtri
 
 from pmm_mcmc.coordinates.scale import MOST_DENSE, affine_scale
 from pmm_mcmc.diagnostics.convergence import convergence
-from pmm_mcmc.diagnostics.statement import ADJUST, Reason, format_with_limit
+from pmm_mcmc.diagnostics.statement import Reason, format_with_limit
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.standard_errors import largest_t
 from pmm_mcmc.warmup.stein_identity import Identity, stein_identity
@@ -69,7 +69,7 @@ def _reason(run: Run, coordinate: int, excess: float, text: str, digits: int, na
             "its prior, and let no term jump; if it has none, draw more"
         )
     else:  # too long a step widens
-        remedy = "long steps widen, and this is too narrow: draw more, or reparametrise" if narrow else ADJUST
+        remedy = "long steps widen, and this is too narrow: draw more, or reparametrise" if narrow else run.adjust
     return Reason("identity", text.format(label=label, value=shown, limit=against), remedy, label, value, limit)
 
 
@@ -117,11 +117,16 @@ def _fails_on_average(identity: Identity, degrees: int) -> bool:
     return bool(identity.mean_square > THRESHOLDS.identity_mean_square and beyond_chance)
 
 
-def fails_as_at_an_edge(identity: Identity, degrees: int, moving: np.ndarray) -> bool:
+def fails_as_at_an_edge(identity: Identity, degrees: int, moving: np.ndarray, widest: np.ndarray) -> bool:
     """Return whether the identity fails as where the density ends or jumps, in a coordinate that is ``moving``.
 
-    There it fails of the posterior itself, in either direction and by far.  Too long a step does not double a variance.
+    There it fails of the posterior itself, in either direction and by far.  ``widest`` ``(d,)`` is the excess that the
+    step explains.
     """
     excess = identity.excess
-    edges = fails(identity, degrees, THRESHOLDS.edge_z) & ((excess < 0.0) | (excess > THRESHOLDS.widest))
+    chance = max(WARMUP.identity_z, largest_t(len(identity.z), degrees))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = np.abs(excess / identity.z)
+        unexplained = excess > np.maximum(widest + chance * error, THRESHOLDS.widest)
+    edges = fails(identity, degrees, THRESHOLDS.edge_z) & ((excess < 0.0) | unexplained)
     return bool((edges & moving).any())

@@ -16,7 +16,10 @@ from pmm_mcmc.diagnostics.control_variates import Folds, corrected, uncorrected
 from pmm_mcmc.diagnostics.convergence import convergence
 from pmm_mcmc.diagnostics.identity import fails_as_at_an_edge, identity_of, whitened_identity
 from pmm_mcmc.diagnostics.parameters import Parameters, checked, coordinate_of
+from pmm_mcmc.diagnostics.statement import ADJUST
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
+from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, poisson_limit
 from pmm_mcmc.warmup.stein_identity import Identity
 
@@ -29,6 +32,7 @@ BIASES = (
     "mean", "mcse", "mean_cv", "mcse_cv", "bias", "bias_se", "bias_sd_units",
     "sd", "sd_cv", "mcse_sd_cv", "bias_of_sd", "bias_of_sd_se", "unexplained",
 )  # fmt: skip
+_WHOLE = ("whole_bias_of_sd", "whole_bias_of_sd_se")
 # Relative differences up to which values are one constant: a diagonal of correlations is 1 to rounding.
 _ROUNDING = 32.0 * float(np.finfo(float).eps)
 # The table of the last result that was read: a summary follows most verdicts.
@@ -63,8 +67,25 @@ class Run:
         """The steps of this package that made the draws in PyMC's loop, each as its statistic ``sampler`` has it."""
         if "sampler" not in self.stats:
             return []
-        first = np.asarray(self.stats["sampler"].values)[0, 0]
-        return [json.loads(text) for text in np.atleast_1d(first)]
+        texts = np.atleast_1d(np.asarray(self.stats["sampler"].values)[0, 0])
+        return [json.loads(text) for text in texts]
+
+    @property
+    def made_by(self) -> dict[str, Any]:
+        """The one step that made the draws by either door, with its arguments; empty where that is not known."""
+        attributes = self.posterior.attrs
+        if "arguments" in attributes:
+            return {"sampler": attributes["sampler"], "arguments": json.loads(attributes["arguments"])}
+        return self.steps[0] if len(self.steps) == 1 else {}
+
+    @property
+    def adjust(self) -> str:
+        """The remedy for what a step does to draws."""
+        names = [name for step in self.steps if not step["adjusted"] for name in step["vars"]]
+        several = len(self.steps) > 1 or "gradient" not in self.stats
+        if not names or not several:
+            return ADJUST
+        return f"take adjusted draws: give {', '.join(names)} to pmm.GHMC"
 
     @property
     def of_package(self) -> bool:
@@ -78,9 +99,6 @@ class Run:
             return bool(self.posterior.attrs["adjusted"])
         if self.steps:
             return all(step["adjusted"] for step in self.steps)
-        # Of results without names: unadjusted steps alone have this, and NUTS has an acceptance rate, too.
-        if "unstable" in self.stats:
-            return False
         return self.ladder is not None or (self.of_package and "acceptance_rate" in self.stats)
 
     @property
@@ -143,7 +161,35 @@ class Run:
         """Whether the identity fails as at an edge or a jump of the density."""
         with np.errstate(invalid="ignore"):  # what is infinite does not move
             moving = np.ptp(self.sampled_position, axis=(0, 1)) > 0.0
-        return fails_as_at_an_edge(self.identity, self.identity_degrees, moving)
+        return fails_as_at_an_edge(self.identity, self.identity_degrees, moving, self._widening)
+
+    @cached_property
+    def _widening(self) -> np.ndarray:
+        """The excess ``(d,)`` of the identity that a given step explains: that of its exact law on a Gaussian.
+
+        The Gaussian's scale is the geometric mean of those that positions and gradients of the draws show, which a
+        common error of both leaves right, as in warm-up.  It is infinite where the step is not stable.
+        """
+        d = self.position.shape[2]
+        method = self.made_by
+        if self.adjusted or not method or "step_size" not in method["arguments"]:
+            return np.zeros(d)
+        arguments = MethodArguments.checked(method["sampler"], **method["arguments"])
+        scale = np.ones(d)
+        if arguments.scaling is not None:
+            spread = self.position.std(axis=(0, 1)) / np.maximum(self.gradient.std(axis=(0, 1)), 1e-300)
+            scale = np.array(arguments.scaling) / np.sqrt(np.maximum(spread, 1e-300))
+        friction, K = (self._setting(name) for name in ("friction", "K"))
+        step = float(arguments.step_size or 0.0)
+        excess = [variance_error(arguments.kernel, step, friction, int(K), float(c)) for c in scale**2]
+        return np.array(excess)
+
+    def _setting(self, name: str) -> float:
+        """Return a number of the setting that made the draws, 1 where the method has none."""
+        value = self.posterior.attrs.get(name, 1.0)
+        if name in self.stats:
+            value = np.asarray(self.stats[name].values).flat[-1]
+        return float(value) if np.isfinite(value) else 1.0
 
     @cached_property
     def folds(self) -> Folds:
@@ -210,7 +256,7 @@ def table_of(run: Run, numbers: np.ndarray | None = None) -> pd.DataFrame:
     numbers = np.arange(len(run.parameters)) if numbers is None else numbers
     tables = [pd.DataFrame(_columns(run, values), index=indices) for indices, values in run.parameters.slabs(numbers)]
     if not tables:
-        return pd.DataFrame(columns=[*BIASES, "r_hat", "ess_bulk", "within", "between"], dtype=float)
+        return pd.DataFrame(columns=[*BIASES, *_WHOLE, "r_hat", "ess_bulk", "within", "between"], dtype=float)
     table = pd.concat(tables).loc[numbers]
     table.index = pd.Index([run.parameters.labels[i] for i in numbers])
     return table
@@ -261,6 +307,8 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
             "bias_of_sd": np.where(variance.used, plain_sd - sd, np.nan),
             "bias_of_sd_se": variance.bias_se / twice_sd,
             "unexplained": mean.unexplained,
+            "whole_bias_of_sd": variance.whole_bias / twice_sd,
+            "whole_bias_of_sd_se": variance.whole_bias_se / twice_sd,
             "r_hat": np.where(moves, converged.r_hat, np.nan),
             "ess_bulk": converged.ess_bulk,
             "within": np.where(moves, converged.mcse / plain_sd, 0.0),
@@ -297,7 +345,9 @@ def _table_of_moments(run: Run) -> pd.DataFrame:
         "mean": mean[0] + about.mean(axis=0), "mcse": error, "mcse_cv": error, "sd": total, "sd_cv": total,
         "r_hat": np.where(total > 0.0, r_hat, np.nan), "within": relative, "between": relative,
     }  # fmt: skip
-    return pd.DataFrame(columns, index=run.parameters.labels).reindex(columns=[*BIASES, "r_hat", "within", "between"])
+    return pd.DataFrame(columns, index=run.parameters.labels).reindex(
+        columns=[*BIASES, *_WHOLE, "r_hat", "within", "between"]
+    )
 
 
 def _selected(run: Run) -> np.ndarray:

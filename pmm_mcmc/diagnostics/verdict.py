@@ -17,7 +17,7 @@ from pmm_mcmc.diagnostics.identity import identity
 from pmm_mcmc.diagnostics.ladder import evidence, ladder_description, restarts
 from pmm_mcmc.diagnostics.necks import neck
 from pmm_mcmc.diagnostics.reading import Run, read
-from pmm_mcmc.diagnostics.statement import ADJUST, MORE, Reason, Verdict, verdict_of
+from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, verdict_of
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 
 __all__ = ["COLUMNS", "asks_for_more", "checks_of", "judge", "last_message", "verdict"]
@@ -131,7 +131,7 @@ def _means(run: Run) -> str:
     unknown = error[measured.isna()].fillna(np.inf).sort_values(ascending=False, kind="stable")
     if len(unknown) and run.unadjusted:
         names = _abbreviated(list(unknown.index))
-        return f"corrected means are {text}; the bias of {names} is not measurable: {ADJUST}."
+        return f"corrected means are {text}; the bias of {names} is not measurable: {run.adjust}."
     if len(unknown):
         text += f"; {unknown.index[0]} is not finite everywhere: look at how it is computed"
         means = means.removeprefix("all ")

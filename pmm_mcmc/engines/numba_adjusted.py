@@ -78,11 +78,11 @@ def propose(functions, kernel, step, persistent, coordinates, begin, proposal, b
     """
     u_new, v_new, new_b, _, turned = proposal
     substeps = 1
-    most = SUBSTEPS**MOST_REFINEMENTS if kernel.scheme == Scheme.GHMC else 1
+    limit = SUBSTEPS**MOST_REFINEMENTS if kernel.scheme == Scheme.GHMC else 1
     dynamics = kernel.dynamics
     log_ratio, lp, n_grad = _leapfrog(functions, dynamics, substeps, step, coordinates, begin, proposal, scratch)
     ratio = first_ratio = _as_ratio(log_ratio)
-    while not abs(persistent) < ratio and far_below(ratio, persistent) and substeps < most:
+    while not abs(persistent) < ratio and far_below(ratio, persistent) and substeps < limit:
         substeps *= SUBSTEPS
         length = step / substeps
         log_ratio, lp, n_evaluations = _leapfrog(

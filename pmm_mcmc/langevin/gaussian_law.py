@@ -21,6 +21,8 @@ from pmm_mcmc.langevin.midpoints import cell_weight, continuous_weight, inverse_
 
 __all__ = ["stationary_covariance", "step_maps", "variance_error"]
 
+# Cells above which the law is that of Option 2 for large K, of Option 1 that of as many.
+_MOST_CELLS = 512
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 
@@ -178,6 +180,8 @@ def _maps(kernel: Kernel, step_size: float, friction: float, K: int | None, curv
         raise ValueError(f"{Scheme(kernel.scheme).name} is adjusted: its stationary law is the target")
     if K is None and kernel.option == 1:
         raise ValueError("Option 1 has no limit here: give K")
+    if K is not None and K > _MOST_CELLS:  # whose maps would not fit into memory
+        K = _MOST_CELLS if kernel.option == 1 else None
     if kernel.scheme == Scheme.CELLS and K is not None:
         return _maps_of_cells(kernel, step_size, friction, K, curvature)
     return _maps_of_one_midpoint(kernel, step_size, friction, curvature)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -187,7 +188,7 @@ class SamplingPlan:
             setting = ()  # the group of the equilibration has it
         sampler = "GHMC" if request.adjusted and not arguments.kernel.adjusted else arguments.method
         attributes = {
-            "sampler": sampler, "adjusted": int(request.adjusted),
+            "sampler": sampler, "arguments": json.dumps(step.given), "adjusted": int(request.adjusted),
             "backend": getattr(engine, "words", backend), "precision": precision,
         }  # fmt: skip
         identity = {

@@ -111,7 +111,7 @@ class LangevinStep(ArrayStepShared):
 
     def _bind(self, model: pm.Model, vars: Any) -> None:
         """Bind the step to a model and some of its variables."""
-        chosen = choose_vars(vars, model)
+        chosen = choose_vars(_checked(vars, model), model)
         point = model.initial_point(0)
         d = sum(size for _, _, size, _ in flat_layout(chosen, point))
         self.arguments.check_coordinates(d, f" of {', '.join(var.name for var in chosen)}")
@@ -191,16 +191,22 @@ class LangevinStep(ArrayStepShared):
         watch.report(self.learnt)
 
     @property
-    def _made_by(self) -> str:
-        """The step as JSON: sampler, whether its draws are adjusted, variables, given arguments, and the version."""
+    def given(self) -> dict[str, Any]:
+        """The arguments that differ from their defaults, by name."""
         arguments = self.arguments
         names = set(inspect.signature(type(self).__init__).parameters)
         names -= {"grid" if arguments.scheme == "recycled" else ""}
         values = {field.name: (getattr(arguments, field.name), field.default) for field in fields(arguments)}
-        given = {name: value for name, (value, default) in values.items() if name in names and value != default}
+        return {name: value for name, (value, default) in values.items() if name in names and value != default}
+
+    @property
+    def _made_by(self) -> str:
+        """The step as JSON: sampler, whether its draws are adjusted, variables, given arguments, and the version."""
+        arguments = self.arguments
         vars = [self._model.values_to_rvs[var].name for var in self._vars] if self._model is not None else []
-        made = {"sampler": arguments.method, "adjusted": int(arguments.kernel.adjusted), "vars": vars}
-        return json.dumps(made | {"arguments": given, "pmm_mcmc": __version__})
+        entries = {"sampler": arguments.method, "adjusted": int(arguments.kernel.adjusted), "vars": vars}
+        entries |= {"arguments": self.given, "keep_gradients": int(self.keep_gradients), "pmm_mcmc": __version__}
+        return json.dumps(entries)
 
     @cached_property
     def _data(self) -> list[SharedVariable]:
@@ -348,9 +354,35 @@ class LangevinStep(ArrayStepShared):
         return (progress_values,)
 
 
+def _checked(vars: Any, model: pm.Model) -> Any:
+    """Return the variables to choose; raise ``ValueError`` for names, for none, and for those of another model."""
+    several = vars if isinstance(vars, list | tuple) else [vars]
+    for var in several:
+        if isinstance(var, str):
+            raise ValueError(f"vars={vars!r}: is a name; give the variable itself, model[{var!r}]")
+        if var is not None and getattr(var, "name", "") in model.named_vars and var not in model.basic_RVs:
+            if var not in model.value_vars:
+                raise ValueError(f"vars: {var.name} is a variable of another model than the one of this step")
+    if vars is not None and not len(several):
+        raise ValueError("vars=[]: needs a variable at least; leave it out for all continuous ones")
+    return vars
+
+
+# Names of the field, and of the paper's letters, for arguments that have other names here.
+_SYNONYMS = {
+    **dict.fromkeys(("alpha", "h", "eta", "epsilon", "eps", "dt", "step_scale", "stepsize", "lr"), "step_size"),
+    **dict.fromkeys(("gamma", "damping"), "friction"),
+    **dict.fromkeys(("n_midpoints", "cells", "k"), "K"),
+    **dict.fromkeys(("thin", "thinning", "path_length"), "steps_per_draw"),
+    **dict.fromkeys(("mass_matrix", "metric", "preconditioner"), "scaling"),
+}
+
+
 def unknown_argument(name: str, value: Any, called: str, names: list[str]) -> TypeError:
     """Return the error for an argument that is none of the ``names``, one of which may be meant."""
-    near = difflib.get_close_matches(name, names, 1)
+    near = [_SYNONYMS[name]] if _SYNONYMS.get(name) in names else difflib.get_close_matches(name, names, 1)
+    if name == "target_accept":
+        near = []
     meant = f"; did you mean {near[0]}?" if near else f", which takes {', '.join(names)}"
     text = repr(value)
     text = f"<{type(value).__name__}>" if "\n" in text else text

@@ -100,7 +100,7 @@ def _remarks(arguments: MethodArguments, tuned: TunedParameters, curvature: floa
     """Return lines about a setting that was not learnt, a given step that is too long, and one that is held short."""
     lines = []
     method = arguments.method
-    if not settled:
+    if not settled and arguments.step_size is None:
         lines.append(f"{method}: its setting failed its last check; look at pmm.verdict(dt) before you use the draws")
     kernel = arguments.kernel
     if kernel.adjusted or not len(tuned.coordinates.centre):

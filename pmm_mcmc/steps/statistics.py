@@ -79,8 +79,8 @@ def row_of(
     if "gradient" in names:
         parameters = setting.coordinates.density_parameters
         noncentred, gradient = structure.diagnostic_coordinates(noncentred, gradient, parameters)
-    spent = np.array([chain.n_grad]) - chunk.n_grad[:, 0]
-    columns = columns_of(chunk, spent, noncentred, gradient)
+    total = np.array([chain.n_grad]) - chunk.n_grad[:, 0]
+    columns = columns_of(chunk, total, noncentred, gradient)
     values = {name: column[0, 0] if name in GRADIENTS else column[0, 0].item() for name, column in columns.items()}
     values |= {
         "step_size": setting.step_size,
