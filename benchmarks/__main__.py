@@ -21,6 +21,7 @@ COSTS = {
     "backends": "a minute a model",
     "cold_start": "minutes, --gradients half an hour; --quick: half a minute",
     "diffusion": "minutes; --quick: half a minute",
+    "first_call": "half a minute a model; --beside: two minutes",
     "gate": "half a minute a model, an hour and a half in all; --quick: half a minute",
     "hierarchies": "minutes a model",
     "ladder": "seconds a run, half a minute for each target: an hour in all; --seeds",

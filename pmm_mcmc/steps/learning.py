@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pymc as pm
+from pymc.sampling import mcmc
 from rich.progress import Progress
 
 from pmm_mcmc.engines.arguments import MethodArguments
@@ -146,7 +146,7 @@ def options_of_call() -> dict[str, Any]:
     whether to be quiet.
     """
     frame = sys._getframe()
-    while frame is not None and frame.f_code is not pm.sample.__code__:
+    while frame is not None and frame.f_code is not mcmc.sample.__code__:
         frame = frame.f_back  # type: ignore[assignment]
     return dict(frame.f_locals) if frame is not None else {}
 

@@ -13,6 +13,6 @@ It looks at positions and gradients of the chains, and at nothing else.
 
 :mod:`~pmm_mcmc.warmup.timetable` says when a block ends, :mod:`~pmm_mcmc.warmup.schedule` what follows from its draws,
 :mod:`~pmm_mcmc.warmup.noncentring` fits the non-centring to them, and :mod:`~pmm_mcmc.warmup.warming` has the chains
-that are tuned together: those of a run, or one of PyMC with its companions.  All thresholds are in
+that are tuned together.  All thresholds are in
 :mod:`~pmm_mcmc.warmup.thresholds`.
 """
