@@ -2,9 +2,9 @@
 
 ``pmm.sample()`` as it is, four chains of 1,000 draws, on models as textbooks and forums write them: factors with
 ``Normal(0, s)`` effects, crossed, nested, with slopes, with correlated slopes, and random walks.  ``s`` has each of
-four priors.  The remedy (:mod:`pmm_mcmc.warmup.noncentring`) was made on other data of other sizes.  Gradients are those of
-one chain, warm-up included, for 400 effective draws of the parameter that has fewest.  ``off`` is the largest distance
-of a posterior mean from that of the other seeds' runs, in posterior sds.
+four priors.  The remedy (:mod:`pmm_mcmc.warmup.noncentring`) was made on other data of other sizes.  Gradients are
+those of one chain, warm-up included, for 400 effective draws of the parameter that has fewest.  ``off`` is the largest
+distance of a posterior mean from that of the other seeds' runs, in posterior sds.
 """
 
 from __future__ import annotations
