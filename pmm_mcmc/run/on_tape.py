@@ -171,7 +171,7 @@ def _gradient(tape: Tape) -> float:
     """Return the seconds that a tape takes on average."""
     instruction, element, function, product = _GRADIENT
     code, rows, columns = (tape.code[:, i].astype(float) for i in range(3))
-    foreign = code == loop.FOREIGN
+    foreign = code >= loop.FOREIGN
     calls = (code >= loop.SIGMOID) & (code <= loop.CALL)
     seconds = instruction * len(code) + (np.where(calls, function, element) * rows * columns)[~foreign].sum()
     for name, cells in _SIZES.items():
