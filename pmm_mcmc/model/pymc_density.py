@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-from pymc.logprob.transforms import CircularTransform
 from pymc.pytensorf import make_shared_replacements, rewrite_pregrad
 from pymc.util import get_value_vars_from_user_vars
 from pytensor.compile.sharedvalue import SharedVariable
@@ -71,7 +70,7 @@ def periods_of(vars: Sequence[Any], model: pm.Model) -> np.ndarray | None:
     point = initial_point(model)
     transforms = [model.rvs_to_transforms[model.values_to_rvs[var]] for var in vars]
     periods = [
-        np.full(np.size(point[var.name]), 2.0 * np.pi * isinstance(transform, CircularTransform))
+        np.full(np.size(point[var.name]), 2.0 * np.pi * (type(transform).__name__ == "CircularTransform"))
         for var, transform in zip(vars, transforms, strict=True)
     ]
     joined_periods = np.concatenate(periods) if periods else np.empty(0)
