@@ -62,6 +62,13 @@ def check_discrete(model: pm.Model, otherwise: str) -> None:
             f"{', '.join(imputed)}: has missing values (NaN), of which PyMC makes discrete variables; leave these rows "
             "of the data out: they say nothing about the other variables"
         )
+    needed = set(ancestors([*model.observed_RVs, *model.potentials]))
+    if discrete and not any(model[name] in needed for name in discrete):
+        raise ValueError(
+            f"{', '.join(discrete)}: discrete variables without data below them are predictions: leave them out of the "
+            "model, add them after sampling, and draw them with pm.sample_posterior_predictive(dt, "
+            f"var_names={discrete!r})"
+        )
     if discrete:
         raise ValueError(
             f"{', '.join(discrete)}: discrete variables have no gradient; marginalise them out, with "

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pymc.logprob.utils import ParameterValueError
 
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, TunedParameters, evaluated_at
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import NumbaEngine
+from pmm_mcmc.model.bad_terms import CHECKS
 from pmm_mcmc.model.pytensor_density import PyTensorDensity
 from pmm_mcmc.model.user_density import PointerDensity
 from pmm_mcmc.run import devices
@@ -111,11 +111,17 @@ def ready(engine: Any, transition: int, console: Console, stopped: Any) -> bool:
 
 
 def engine_of(
-    request: Request, density: Any, backend: str, centre: np.ndarray, announce: Callable[[str], None]
+    request: Request,
+    density: Any,
+    backend: str,
+    centre: np.ndarray,
+    announce: Callable[[str], None],
+    refuse: Callable[[], None],
 ) -> tuple[NumbaEngine | TapedEngine, str]:
     """Return the CPU engine of a model's density, and its backend: numba, with a line, where no tape runs it.
 
-    ``centre`` is the model's initial point, near which a tape must agree with PyTensor.
+    ``centre`` is the model's initial point, near which a tape must agree with PyTensor; ``refuse`` raises an error if
+    the model is at fault where the tape has failed.
     """
     arguments = request.arguments
     threads = request.cores or devices.cores()
@@ -131,6 +137,8 @@ def engine_of(
                 return tape, backend
             return TapedEngine.of(arguments, density, tape, request.chains), backend
         except Exception as reason:  # of any kind: a fault of the tape must not keep a model from its draws
+            if isinstance(reason, ValueError | IndexError):
+                refuse()
             what = reason if isinstance(reason, Unsupported) else f"it ({type(reason).__name__}: {reason})"
             announce(f"Numba compiles the log density, so the start is slower: no interpreter (tape) runs {what}")
     return NumbaEngine.of(arguments, density, threads), "numba"
@@ -151,7 +159,7 @@ def _check(engine: NumbaEngine, tape: TapedDensity, z: np.ndarray) -> None:
     try:
         with np.errstate(all="ignore"):
             value, expected = tape.by_pytensor(z)
-    except (ParameterValueError, np.linalg.LinAlgError):
+    except (*CHECKS, np.linalg.LinAlgError):
         value = np.nan
     if not np.isfinite(value):
         return
