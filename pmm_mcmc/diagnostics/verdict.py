@@ -85,7 +85,7 @@ def checks_of(run: Run) -> tuple[Callable[[Run], Reason | None], ...]:
         *(checks.one_chain, checks.r_hat, checks.mcse_of_mean, checks.mcse_of_sd),
         *(checks.divergences, checks.standstill),
     )
-    of_package = (checks.equilibration, identity, checks.modes, neck)
+    of_package = (checks.improper, checks.equilibration, identity, checks.modes, neck)
     unadjusted = (checks.unstable, checks.bias_of_mean, checks.bias_of_sd, checks.unmeasured)
     return (
         *every,

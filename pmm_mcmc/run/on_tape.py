@@ -75,6 +75,11 @@ class TapedEngine:
         """What runs the chains."""
         return f"tape, numba from transition {self.switch}"
 
+    @property
+    def workspaces(self) -> int:
+        """Bytes of the workspaces of all threads, and of the one that they are copies of."""
+        return int((1 + self._tape.threads) * self._density.tape.current().workspace.nbytes)
+
     def adjusted(self) -> TapedEngine:
         """Return the engine of adjusted draws: see :class:`pmm_mcmc.engines.contract.Engine`."""
         return TapedEngine(self._tape.adjusted(), lambda: self._compiled().adjusted(), self._density, self.switch)
