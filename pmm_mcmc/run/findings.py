@@ -40,8 +40,9 @@ def attributes_of(plan: SamplingPlan, run: Run, draws: xr.DataArray | None, sear
             searches = _searches(plan, run, draws)
         except Exception:  # no error here may lose the draws
             _log.exception("Jumps and necks were not looked for, for an error in it; the draws are kept")
-    flat = [rv.name for rv in flat_priors(plan.model)] if plan.model is not None else []
-    searches |= {"flat": flat} if flat else {}
+    if plan.model is not None:
+        free = [rv.name for rv in plan.model.free_RVs]
+        searches |= {"free": free, "flat": [rv.name for rv in flat_priors(plan.model)]}
     return _noncentring_of(plan, run, draws) | findings_of(run.warming.other_modes, searches)
 
 
