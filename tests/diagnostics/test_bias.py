@@ -116,7 +116,9 @@ def test_bias_of_a_step_far_too_long_is_the_exact_one(sample):
     assert exact > 0.05
     with pm.Model():
         pm.Normal("x", 5.0, 10.0, shape=4)
-        step = pmm.PoissonULMC(step_size=1.5, K=32, grid="left", friction=1.0, scaling=np.full(4, 10.0), steps_per_draw=4)
+        step = pmm.PoissonULMC(
+            step_size=1.5, K=32, grid="left", friction=1.0, scaling=np.full(4, 10.0), steps_per_draw=4
+        )
         dt = sample(step, draws=8000, chains=4)
     table = bias_table(dt)
     z = (table["bias_of_sd"] / 10.0 - exact) / (table["bias_of_sd_se"] / 10.0)
