@@ -130,9 +130,32 @@ class Run:
         """Degrees of freedom of the standard errors of the identity."""
         return degrees_of_freedom(self.chains, self.draws, THRESHOLDS.identity_pieces)
 
+    @cached_property
+    def way(self) -> tuple[str, float, float] | None:
+        """The number that is furthest on its way, with its means in the first and last quarter; None if none is.
+
+        Where equilibration did not end and the means of all chains rise, or all fall, from quarter to quarter.
+        """
+        furthest = None
+        if self.equilibration is None or int(self.equilibration["ended"]) or self.sds is not None or self.draws < 4:
+            return None
+        for name, variable in self.posterior.data_vars.items():
+            if variable.dims != ("chain", "draw"):
+                continue
+            means = np.stack([quarter.mean(axis=1) for quarter in np.array_split(variable.values, 4, axis=1)])
+            steps = np.diff(means, axis=0)
+            if (steps > 0.0).all() or (steps < 0.0).all():
+                first, last = means[0].mean(), means[-1].mean()
+                distance = abs(last - first) / variable.values.std()
+                if furthest is None or distance > furthest[0]:
+                    furthest = distance, (str(name), float(first), float(last))
+        return None if furthest is None else furthest[1]
+
     @property
     def has_edge(self) -> bool:
-        """Whether the identity fails as at an edge or a jump of the density."""
+        """Whether the identity fails as at an edge or a jump of the density, and not on the way there."""
+        if self.way is not None:
+            return False
         with np.errstate(invalid="ignore"):  # what is infinite does not move
             moving = np.ptp(self.sampled_position, axis=(0, 1)) > 0.0
         return fails_as_at_an_edge(self.identity, self.identity_degrees, moving)

@@ -108,6 +108,16 @@ def test_an_equilibration_that_did_not_end_leaves_a_run_undecided():
     )
 
 
+def test_a_scale_that_is_still_on_its_way_is_named_and_is_no_edge():
+    """Chains that walk down a ridge from a wide prior."""
+    x = grid(3)
+    x[..., 0] += 80.0 * np.exp(-np.linspace(0.0, 2.0, x.shape[1])) * np.linspace(0.8, 1.2, len(x))[:, None]
+    sentence = pmm.verdict(adjusted(x, ended=0)).sentence
+    assert "a is still on its way, from " in sentence and "edge" not in sentence
+    assert "Start nearer, with initvals={'a': " in sentence
+    assert "on its way" not in pmm.verdict(adjusted(x, ended=1)).sentence
+
+
 @pytest.mark.filterwarnings("ignore:Found chain dimension:UserWarning")
 def test_one_draw_of_each_of_many_chains_is_enough_after_an_equilibration():
     x = np.random.default_rng(1).normal(size=(500, 1, 3))
