@@ -279,7 +279,7 @@ class Builder:
     def finish(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Tape:
         """Lay out the workspace: inputs and constants first, then buffers, each for as long as it is in use."""
         ends = {
-            k: last for first, last in self._loops for k in range(first, last)
+            k: last for begin, last in self._loops for k in range(begin, last)
         }  # a turn may need what it began with
         needed = {
             cell[0]: ends.get(k, k) for k, row in enumerate(self._rows) for cell in row if isinstance(cell, tuple)
