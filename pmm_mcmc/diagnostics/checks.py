@@ -155,8 +155,10 @@ def divergences(run: Run) -> Reason | None:
     if run.of_package:
         where = _place(run, flags > 0) if flags.ndim > 1 else ""
         if run.wall and run.adjusted:  # the Metropolis test is exact there, whatever the step
-            words = "followed a meeting with a wall, where the density ends or falls at once: draws are right, but slow"
-            text = f"{count} of {run.chains * run.draws} draws {words}"
+            meeting = (
+                "followed a meeting with a wall, where the density ends or falls at once: draws are right, but slow"
+            )
+            text = f"{count} of {run.chains * run.draws} draws {meeting}"
             return Reason("wall", text, _WALL, None, float(count), float(limit))
         text = f"{count} of {run.chains * run.draws} draws followed a divergence{where}, limit {limit}"
         remedy = _shorter(run)

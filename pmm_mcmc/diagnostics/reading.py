@@ -111,8 +111,9 @@ class Run:
         for group in (self.posterior, self.stats, self.sds):
             for name, variable in getattr(group, "variables", {}).items():
                 digest.update(f"{name} {variable.dims} {variable.shape} {variable.dtype}".encode())
-                for row in variable if variable.ndim else [variable]:  # one by one: they may be on disk, and large
-                    digest.update(repr(row.values).encode() if row.dtype.hasobject else row.values.tobytes())
+                for row in variable if variable.ndim > 1 else [variable]:  # one by one: they may be on disk, and large
+                    values = row.values
+                    digest.update(repr(values.tolist()).encode() if values.dtype.hasobject else values.tobytes())
         return digest.digest()
 
     @cached_property

@@ -57,9 +57,9 @@ def _searches(plan: SamplingPlan, run: Run, draws: xr.DataArray) -> dict[str, An
     double = plan.attributes["precision"] == "float64"
     some = _some_of(draws, jumps.DRAWS)
     size = jumps.largest_jump(some, lambda x: density_at(engine, x), 1e-10 if double else 1e-5)
-    found = {"jump": size, "wall": jumps.has_wall(some, lambda x: density_at(engine, x))}
+    outcomes = {"jump": size, "wall": jumps.has_wall(some, lambda x: density_at(engine, x))}
     if not double:
-        return found
+        return outcomes
     coordinates = run.tuned.coordinates
     some = _some_of(draws, necks.MOST_DRAWS) if engine.d <= necks.MOST_COORDINATES else some
     z, _ = engine.structure.to_z(some, coordinates.density_parameters)
@@ -68,7 +68,7 @@ def _searches(plan: SamplingPlan, run: Run, draws: xr.DataArray) -> dict[str, An
         lp, evaluation = evaluated_at(engine.evaluate, z, coordinates.density_parameters)
         return lp, evaluation[:, : engine.d]
 
-    return found | {"necks": necks.necks_beyond(z, coordinates, density_of_z)}
+    return outcomes | {"necks": necks.necks_beyond(z, coordinates, density_of_z)}
 
 
 def _noncentring_of(plan: SamplingPlan, run: Run, draws: xr.DataArray | None) -> dict[str, str]:
