@@ -34,6 +34,7 @@ _STATES = {
     "r_hat": NOT_TRUSTED,
     "equilibration": UNDECIDED,
     "neck": UNDECIDED,
+    "search": UNDECIDED,
     "ladder": UNDECIDED,
     "one_chain": UNDECIDED,
     "few_draws": UNDECIDED,
@@ -50,8 +51,9 @@ class Reason:
     Attributes
     ----------
     code : str
-        Of every run ``"few_draws"``, ``"one_chain"``, ``"r_hat"``, ``"mcse"``, ``"divergences"``; of those of this
-        package also ``"equilibration"``, ``"identity"``, ``"modes"``, ``"neck"``; of unadjusted draws ``"bias"``,
+        Of every run ``"few_draws"``, ``"one_chain"``, ``"r_hat"``, ``"mcse"``, ``"divergences"``, and of a search for
+        other modes ``"modes"``, ``"search"``; of those of this
+        package also ``"equilibration"``, ``"identity"``, ``"neck"``; of unadjusted draws ``"bias"``,
         ``"unmeasured"``; of a ladder ``"ladder"``.
     words : str
         The finding in words, with its limit.

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from pmm_mcmc.diagnostics import checks
-from pmm_mcmc.diagnostics.checks import errors_of_sd, few_draws, unvisited_mode
+from pmm_mcmc.diagnostics.checks import errors_of_sd, few_draws
 from pmm_mcmc.diagnostics.identity import identity
 from pmm_mcmc.diagnostics.ladder import evidence, ladder_description, restarts
 from pmm_mcmc.diagnostics.necks import neck
+from pmm_mcmc.diagnostics.other_modes import modes, unfinished_search, unvisited_mode
 from pmm_mcmc.diagnostics.reading import Run, read
 from pmm_mcmc.diagnostics.statement import ADJUST, MORE, Reason, Verdict, verdict_of
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
@@ -85,10 +86,11 @@ def checks_of(run: Run) -> tuple[Callable[[Run], Reason | None], ...]:
         *(checks.one_chain, checks.r_hat, checks.mcse_of_mean, checks.mcse_of_sd),
         *(checks.divergences, checks.standstill),
     )
-    of_package = (checks.equilibration, identity, checks.modes, neck)
+    of_package = (checks.equilibration, identity, neck)
     unadjusted = (checks.unstable, checks.bias_of_mean, checks.bias_of_sd, checks.unmeasured)
     return (
         *every,
+        *(modes, unfinished_search),
         *(of_package if run.of_package else ()),
         *(unadjusted if run.unadjusted else ()),
         *((restarts, evidence) if run.ladder is not None else ()),
@@ -105,7 +107,7 @@ def _description(run: Run) -> str:
     if (error > THRESHOLDS.mcse).any():
         label = error.idxmax()
         text += f" The sd of {label} is known to {100.0 * error[label]:.0f} % at best: if it matters, draw more."
-    mode = unvisited_mode(run) if run.of_package else ""
+    mode = unvisited_mode(run)
     if mode:
         text += f" {mode[0].upper()}{mode[1:]}: pmm.temper() would weigh it."
     return text

@@ -78,7 +78,6 @@ class Run:
         """Start as if there had been no trial of a former setting, which cost ``n_grad`` gradients ``(chain,)``."""
         run = cls.start(plan, trial.starts, rng)
         run.warming.n_grad += n_grad
-        run.warming.prior = trial.prior
         run.warm_start = trial
         return run
 
@@ -115,14 +114,13 @@ class Run:
         trial = self.warm_start
         assert trial is not None
         warming = self.warming
-        rng = np.random.default_rng(warming.ensemble.keys[0])
-        gradients = trial.judge(plan.engine, self.tuned, block, rng)
-        warming.n_grad += -(-gradients // len(warming.n_grad))
+        trial.judge(plan.engine, self.tuned, block)
         if trial.outcome == FITS:
             return
         self.equilibration = None
         self.unstable = np.zeros_like(self.unstable)
         if trial.outcome == DROPPED:
+            rng = np.random.default_rng(warming.ensemble.keys[0])
             self.warming = Run.cold(plan, trial, self.n_grad, rng).warming
             return
         if plan.equilibrates:
@@ -141,7 +139,6 @@ class Run:
             fits=not trial.outcome,
         )  # fmt: skip
         warming.tuned = warming.warmup.tuned
-        warming.prior = trial.prior if trial.outcome else None
 
 
 class Sampling(Driver):

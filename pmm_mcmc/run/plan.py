@@ -31,7 +31,6 @@ from pmm_mcmc.run.request import Request
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
 from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, GRADIENTS
-from pmm_mcmc.warmup.other_modes import OTHER_MODES
 from pmm_mcmc.warmup.step_size import fixed_setting
 
 __all__ = ["SamplingPlan"]
@@ -177,7 +176,7 @@ class SamplingPlan:
         arguments = request.arguments
         precision = request.precision
         kinds = ADJUSTED_STATISTICS if request.adjusted else type(step).stats_dtypes_shapes
-        excluded = {*OTHER_MODES, *_SETTING, "refined"}
+        excluded = {*_SETTING, "refined"}
         if not step.keep_gradients:
             excluded |= set(GRADIENTS)
         if engine.structure.is_identity:
