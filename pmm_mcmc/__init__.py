@@ -50,6 +50,7 @@ _NAMES = {
     "noncentring": "pmm_mcmc.diagnostics.noncentred",
     "open": "pmm_mcmc.run.storage",
     "refit": "pmm_mcmc.calibration.refit",
+    "relabel": "pmm_mcmc.diagnostics.labels",
     "sample": "pmm_mcmc.run.sample",
     "sbc": "pmm_mcmc.calibration.sbc",
     "summary": "pmm_mcmc.diagnostics.summary",
@@ -77,6 +78,7 @@ __all__ = [
     "noncentring",
     "open",
     "refit",
+    "relabel",
     "sample",
     "sbc",
     "summary",
@@ -90,6 +92,7 @@ if TYPE_CHECKING:
     from pmm_mcmc.calibration.sbc import sbc
     from pmm_mcmc.diagnostics.convergence import nested_r_hat
     from pmm_mcmc.diagnostics.expectation import expectation
+    from pmm_mcmc.diagnostics.labels import relabel
     from pmm_mcmc.diagnostics.noncentred import noncentring
     from pmm_mcmc.diagnostics.summary import summary
     from pmm_mcmc.model.user_density import LogDensity

@@ -170,8 +170,8 @@ class _ModeSearch:
         regions: list[tuple[Maximum, Weighed]] = []
         doubt = ""
         weigh = self._weighed if space.d <= SEARCH.exact_hessian else self._weighed_by_determinant
-        for maximum in _heaviest_first(reached)[: SEARCH.most_modes]:
-            if self._left < space.d and regions:
+        for i, maximum in enumerate(_heaviest_first(reached)[: SEARCH.most_modes]):
+            if i >= SEARCH.least_modes and self._left < 0:
                 break
             if any(region.contains(maximum.y[None])[0] for _, region in regions):
                 continue

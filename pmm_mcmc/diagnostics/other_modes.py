@@ -11,7 +11,7 @@ from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.reading import Run
 
-__all__ = ["OtherModes", "modes", "unfinished_search", "unvisited_mode"]
+__all__ = ["OtherModes", "labels", "modes", "unfinished_search", "unvisited_mode"]
 
 _LADDER = "use pmm.temper(), which moves between modes"
 
@@ -75,6 +75,17 @@ def unfinished_search(run: Run) -> Reason | None:
     if not others.undecided or others.mass > 0.0:
         return None
     return Reason("search", f"other modes were looked for without an answer: {others.undecided}", _LADDER)
+
+
+def labels(run: Run) -> Reason | None:
+    """Return a reason if labels may be exchanged, or signs are free, in draws that are not relabelled."""
+    if not run.labels:
+        return None
+    exchanges = "; ".join(exchange.words for exchange in run.labels)
+    text = f"{exchanges}: single components mean nothing as they are drawn"
+    labelled = any(not exchange.signs for exchange in run.labels)
+    remedy = "order them (transform=ordered), or" if labelled else "fix it in the model, or"
+    return Reason("labels", text, f"{remedy} summarise pmm.relabel(dt)", next(iter(run.labels[0].axes)))
 
 
 def unvisited_mode(run: Run) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +16,7 @@ import xarray as xr
 from pmm_mcmc.diagnostics.control_variates import Folds, corrected, uncorrected
 from pmm_mcmc.diagnostics.convergence import convergence
 from pmm_mcmc.diagnostics.identity import fails_as_at_an_edge, identity_of, whitened_identity
+from pmm_mcmc.diagnostics.labels import FINDINGS, Exchange, highest, labels_of, relabelled
 from pmm_mcmc.diagnostics.parameters import Parameters, checked, coordinate_of
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, poisson_limit
@@ -22,8 +24,6 @@ from pmm_mcmc.warmup.stein_identity import Identity
 
 __all__ = ["BIASES", "FINDINGS", "Run", "harmless", "read", "table_of", "two_errors"]
 
-# Attribute of a result: the findings of searches after the draws, as JSON: modes, jump and necks.
-FINDINGS = "findings"
 # Columns of ``pmm.summary(dt, kind="bias")``.
 BIASES = (
     "mean", "mcse", "mean_cv", "mcse_cv", "bias", "bias_se", "bias_sd_units",
@@ -47,6 +47,7 @@ class Run:
     gradient: Any = None
     sampled_position: Any = None  # what gradients are taken with respect to: non-centred if the run is
     sds: Any = None  # the standard deviations of each chain, if only moments were kept
+    labels: Sequence[Exchange] = ()  # what may be exchanged: the draws are relabelled
 
     @property
     def chains(self) -> int:
@@ -164,13 +165,19 @@ class Run:
         return best
 
 
-def read(dt: Any) -> Run:
-    """Read a result of any sampler."""
+def read(dt: Any, labels: Sequence[Exchange] | None = None) -> Run:
+    """Read a result of any sampler; of exchangeable ``labels``, as in its attribute by default, in one labelling."""
     checked(dt)
-    groups = {name: dt[name] if name in dt.children else None for name in ("ladder", "equilibration")}
+    ladder, equilibration = (dt[name] if name in dt.children else None for name in ("ladder", "equilibration"))
     if "posterior_mean" in dt.children:
-        return Run(dt["posterior_mean"].dataset, dt["sample_stats_total"], sds=dt["posterior_sd"].dataset, **groups)
-    run = Run(dt["posterior"].dataset, dt["sample_stats"] if "sample_stats" in dt.children else {}, **groups)
+        sds = dt["posterior_sd"].dataset
+        return Run(dt["posterior_mean"].dataset, dt["sample_stats_total"], ladder, equilibration, sds=sds)
+    posterior = dt["posterior"].to_dataset()
+    exchanges = labels_of(posterior) if labels is None else labels
+    if exchanges:
+        posterior = relabelled(posterior, exchanges, highest(dt))
+    stats = dt["sample_stats"] if "sample_stats" in dt.children else {}
+    run = Run(posterior, stats, ladder, equilibration, labels=exchanges)
     enough = run.draws >= THRESHOLDS.fewest_of_chain and run.chains * run.draws >= THRESHOLDS.fewest
     if "gradient" in run.stats and "unconstrained" in run.stats and enough:
         sampled = "noncentred" if "noncentred" in run.stats else "unconstrained"

@@ -35,6 +35,7 @@ _STATES = {
     "equilibration": UNDECIDED,
     "neck": UNDECIDED,
     "search": UNDECIDED,
+    "labels": UNDECIDED,
     "ladder": UNDECIDED,
     "one_chain": UNDECIDED,
     "few_draws": UNDECIDED,
@@ -52,7 +53,7 @@ class Reason:
     ----------
     code : str
         Of every run ``"few_draws"``, ``"one_chain"``, ``"r_hat"``, ``"mcse"``, ``"divergences"``, and of a search for
-        other modes ``"modes"``, ``"search"``; of those of this
+        other modes ``"modes"``, ``"search"``, ``"labels"``; of those of this
         package also ``"equilibration"``, ``"identity"``, ``"neck"``; of unadjusted draws ``"bias"``,
         ``"unmeasured"``; of a ladder ``"ladder"``.
     words : str

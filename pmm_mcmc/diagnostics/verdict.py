@@ -16,7 +16,7 @@ from pmm_mcmc.diagnostics.checks import errors_of_sd, few_draws
 from pmm_mcmc.diagnostics.identity import identity
 from pmm_mcmc.diagnostics.ladder import evidence, ladder_description, restarts
 from pmm_mcmc.diagnostics.necks import neck
-from pmm_mcmc.diagnostics.other_modes import modes, unfinished_search, unvisited_mode
+from pmm_mcmc.diagnostics.other_modes import labels, modes, unfinished_search, unvisited_mode
 from pmm_mcmc.diagnostics.reading import Run, read
 from pmm_mcmc.diagnostics.statement import ADJUST, MORE, Reason, Verdict, verdict_of
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
@@ -46,7 +46,7 @@ def checks_of(run: Run) -> tuple[Callable[[Run], Reason | None], ...]:
     unadjusted = (checks.unstable, checks.bias_of_mean, checks.bias_of_sd, checks.unmeasured)
     return (
         *every,
-        *(modes, unfinished_search),
+        *(modes, unfinished_search, labels),
         *(of_package if run.of_package else ()),
         *(unadjusted if run.unadjusted else ()),
         *((restarts, evidence) if run.ladder is not None else ()),

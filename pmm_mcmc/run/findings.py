@@ -11,11 +11,10 @@ import xarray as xr
 
 from pmm_mcmc.diagnostics import jumps, necks
 from pmm_mcmc.diagnostics.noncentred import NONCENTRING, WORDS
-from pmm_mcmc.diagnostics.other_modes import OtherModes
 from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.diagnostics.reading import FINDINGS
 from pmm_mcmc.engines.contract import chains_of, evaluated_at, in_model_coordinates
-from pmm_mcmc.run.mode_search import modes_beside
+from pmm_mcmc.run.mode_search import modes_and_labels
 from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.starts import density_at
@@ -47,11 +46,7 @@ def attributes_of(plan: SamplingPlan, run: Run, draws: xr.DataArray | None, sear
 
 def findings_of(searches: dict[str, Any]) -> dict[str, str]:
     """Return the attribute with the outcomes of searches."""
-    return {FINDINGS: json.dumps({name: _plain(finding) for name, finding in searches.items()})}
-
-
-def _plain(finding: Any) -> Any:
-    return finding._asdict() if isinstance(finding, OtherModes) else finding
+    return {FINDINGS: json.dumps(searches)}
 
 
 def _searches(plan: SamplingPlan, run: Run, draws: xr.DataArray) -> dict[str, Any]:
@@ -63,7 +58,7 @@ def _searches(plan: SamplingPlan, run: Run, draws: xr.DataArray) -> dict[str, An
     coordinates = run.tuned.coordinates
     rng = np.random.default_rng(run.warming.ensemble.keys[0])
     noncentring = coordinates.density_parameters
-    findings = {"modes": modes_beside(plan, _some_of(draws, _DRAWS), noncentring, rng, coordinates), "jump": size}
+    findings = modes_and_labels(plan, _some_of(draws, _DRAWS), noncentring, rng, coordinates) | {"jump": size}
     if not double:
         return findings
     some = _some_of(draws, necks.MOST_DRAWS) if engine.d <= necks.MOST_COORDINATES else some

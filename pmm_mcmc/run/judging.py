@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from pmm_mcmc.diagnostics.checks import few_draws
+from pmm_mcmc.diagnostics.labels import Exchange
 from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.diagnostics.reading import Run, read
 from pmm_mcmc.diagnostics.statement import Verdict
 from pmm_mcmc.diagnostics.verdict import judge
-from pmm_mcmc.run.mode_search import modes_beside
+from pmm_mcmc.run.mode_search import modes_and_labels
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.positions import Unconstraining
 from pmm_mcmc.run.request import Request
@@ -70,12 +71,14 @@ def verdict(dt: Any, *, model: Any = None) -> Verdict:
     """
     run = read(dt)
     if model is not None and "modes" not in run.findings and few_draws(run) is None:
-        run.findings["modes"] = _searched(run, model)
+        findings = _searched(run, model)
+        run = read(dt, [Exchange.of(record) for record in findings["labels"]])
+        run.findings.update(findings)
     return judge(run)
 
 
 def _searched(run: Run, model: Any) -> dict[str, Any]:
-    """Return what a search for other modes finds beside some of the draws."""
+    """Return the findings of a search for other modes and labels beside some of the draws."""
     request = Request.checked(sample, {"model": model, "backend": "auto", "random_seed": 0, "others": {}})
     plan = SamplingPlan.of(request)
     chains, rows = evenly_spaced(run.chains, run.draws, _DRAWS)
@@ -88,4 +91,4 @@ def _searched(run: Run, model: Any) -> dict[str, Any]:
         raise ValueError(f"model: has {plan.engine.d} coordinates, and dt {x.shape[1]}; give the model of the result")
     structure = plan.engine.structure
     noncentring = None if structure.is_identity else structure.initial_noncentring()
-    return modes_beside(plan, x, noncentring, np.random.default_rng(0))._asdict()
+    return modes_and_labels(plan, x, noncentring, np.random.default_rng(0))

@@ -64,10 +64,10 @@ class Unconstraining:
     def _position(self, values: dict[str, np.ndarray]) -> np.ndarray:
         with np.errstate(all="ignore"):
             if self._function is not None:
-                return np.concatenate([np.ravel(part) for part in self._function(*values.values())])
+                return np.concatenate([np.ravel(array) for array in self._function(*values.values())])
             if self._density is not None and self._density.start is not None:
                 return self._density.start(values)
-            return np.concatenate([np.ravel(part) for part in values.values()])
+            return np.concatenate([np.ravel(array) for array in values.values()])
 
 
 def _function_of(model: Any) -> Any:
