@@ -214,8 +214,9 @@ def relabelled(posterior: xr.Dataset, exchanges: Sequence[Exchange], pivot: tupl
     arrays = {name: posterior[name].transpose("chain", "draw", ...) for name in names}
     values = {name: array.values.reshape(-1, *array.shape[2:]) for name, array in arrays.items()}
     number = pivot[0] * sizes[1] + pivot[1]
-    first, _ = nearest_to({name: array[number] for name, array in values.items()}, values, exchanges)
-    nearest, orders = nearest_to({name: array.mean(axis=0) for name, array in first.items()}, values, exchanges)
+    about_draw, _ = nearest_to({name: array[number] for name, array in values.items()}, values, exchanges)
+    centre = {name: array.mean(axis=0) for name, array in about_draw.items()}
+    nearest, orders = nearest_to(centre, values, exchanges)
     new = {name: arrays[name].copy(data=nearest[name].reshape(arrays[name].shape)) for name in names}
     for exchange, order in zip(_labels_first(exchanges), orders, strict=True):
         dims = {arrays[name].dims[2 + axis] for name, axes in exchange.axes.items() for axis in axes}

@@ -18,6 +18,7 @@ from pmm_mcmc.diagnostics.convergence import convergence
 from pmm_mcmc.diagnostics.identity import fails_as_at_an_edge, identity_of, whitened_identity
 from pmm_mcmc.diagnostics.labels import FINDINGS, Exchange, highest, labels_of, relabelled
 from pmm_mcmc.diagnostics.parameters import Parameters, checked, coordinate_of
+from pmm_mcmc.diagnostics.tails import tail_index
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, poisson_limit
 from pmm_mcmc.warmup.stein_identity import Identity
@@ -199,12 +200,13 @@ def table_of(run: Run, numbers: np.ndarray | None = None) -> pd.DataFrame:
     """Return a row for each parameter, or for those with these ``numbers``.
 
     Columns are those of ``BIASES`` and of convergence: ``r_hat``, ``ess_bulk``, and ``within`` and ``between``, two
-    standard errors of the mean over the standard deviation of the draws: ArviZ's, and that between the chains.
+    standard errors of the mean over the standard deviation of the draws: ArviZ's, and that between the chains; and
+    ``tail``, the index of the heavier tail.
     """
     numbers = np.arange(len(run.parameters)) if numbers is None else numbers
     tables = [pd.DataFrame(_columns(run, values), index=indices) for indices, values in run.parameters.slabs(numbers)]
     if not tables:
-        return pd.DataFrame(columns=[*BIASES, "r_hat", "ess_bulk", "within", "between"], dtype=float)
+        return pd.DataFrame(columns=[*BIASES, "r_hat", "ess_bulk", "within", "between", "tail"], dtype=float)
     table = pd.concat(tables).loc[numbers]
     table.index = pd.Index([run.parameters.labels[i] for i in numbers])
     return table
@@ -259,6 +261,7 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
             "ess_bulk": converged.ess_bulk,
             "within": np.where(moves, converged.mcse / plain_sd, 0.0),
             "between": np.where(moves, between / plain_sd, 0.0),
+            "tail": np.where(moves, tail_index(values), np.nan),
         }
 
 
@@ -291,7 +294,9 @@ def _table_of_moments(run: Run) -> pd.DataFrame:
         "mean": mean[0] + about.mean(axis=0), "mcse": error, "mcse_cv": error, "sd": total, "sd_cv": total,
         "r_hat": np.where(total > 0.0, r_hat, np.nan), "within": relative, "between": relative,
     }  # fmt: skip
-    return pd.DataFrame(columns, index=run.parameters.labels).reindex(columns=[*BIASES, "r_hat", "within", "between"])
+    return pd.DataFrame(columns, index=run.parameters.labels).reindex(
+        columns=[*BIASES, "r_hat", "within", "between", "tail"]
+    )
 
 
 def _selected(run: Run) -> np.ndarray:

@@ -36,6 +36,7 @@ _STATES = {
     "neck": UNDECIDED,
     "search": UNDECIDED,
     "labels": UNDECIDED,
+    "tails": UNDECIDED,
     "ladder": UNDECIDED,
     "one_chain": UNDECIDED,
     "few_draws": UNDECIDED,
@@ -52,9 +53,9 @@ class Reason:
     Attributes
     ----------
     code : str
-        Of every run ``"few_draws"``, ``"one_chain"``, ``"r_hat"``, ``"mcse"``, ``"divergences"``, and of a search for
-        other modes ``"modes"``, ``"search"``, ``"labels"``; of those of this
-        package also ``"equilibration"``, ``"identity"``, ``"neck"``; of unadjusted draws ``"bias"``,
+        Of every run ``"few_draws"``, ``"one_chain"``, ``"r_hat"``, ``"mcse"``, ``"divergences"``, ``"tails"``, and of a
+        search for other modes ``"modes"``, ``"search"``, ``"labels"``; of those of this package also
+        ``"equilibration"``, ``"identity"``, ``"neck"``; of unadjusted draws ``"bias"``,
         ``"unmeasured"``; of a ladder ``"ladder"``.
     words : str
         The finding in words, with its limit.

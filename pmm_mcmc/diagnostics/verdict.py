@@ -19,6 +19,7 @@ from pmm_mcmc.diagnostics.necks import neck
 from pmm_mcmc.diagnostics.other_modes import labels, modes, unfinished_search, unvisited_mode
 from pmm_mcmc.diagnostics.reading import Run, read
 from pmm_mcmc.diagnostics.statement import ADJUST, MORE, Reason, Verdict, verdict_of
+from pmm_mcmc.diagnostics.tails import heavy_tails, unknown_sds
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 
 __all__ = ["COLUMNS", "asks_for_more", "checks_of", "judge", "last_message"]
@@ -40,7 +41,7 @@ def checks_of(run: Run) -> tuple[Callable[[Run], Reason | None], ...]:
         return (few_draws,)
     every = (
         *(checks.one_chain, checks.r_hat, checks.mcse_of_mean, checks.mcse_of_sd),
-        *(checks.divergences, checks.standstill),
+        *(checks.divergences, checks.standstill, heavy_tails),
     )
     of_package = (checks.equilibration, identity, neck)
     unadjusted = (checks.unstable, checks.bias_of_mean, checks.bias_of_sd, checks.unmeasured)
@@ -63,6 +64,9 @@ def _description(run: Run) -> str:
     if (error > THRESHOLDS.mcse).any():
         label = error.idxmax()
         text += f" The sd of {label} is known to {100.0 * error[label]:.0f} % at best: if it matters, draw more."
+    heavy = unknown_sds(run)
+    if heavy:
+        text += f" The sd of {_abbreviated(heavy)} is not known: the tail is too heavy for a variance."
     mode = unvisited_mode(run)
     if mode:
         text += f" {mode[0].upper()}{mode[1:]}: pmm.temper() would weigh it."
