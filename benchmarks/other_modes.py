@@ -1,8 +1,8 @@
 """Modes that chains miss: models of each cause on which a run would be wrong, and how many are trusted.
 
 *tails*: a tenth of the mass 4.5 to 5.5 sd away.  *many*: modes less than 1 sd apart in each of many coordinates.
-*low*: a wide low mode.  *cusp*: a mode that is a product of Laplace densities.  *spike*: a narrow mode in more than thirty
-coordinates.  *mirror*: a factor model, whose signs are free.  *flipflop*: absorption and elimination rates of a
+*low*: a wide low mode.  *cusp*: a mode that is a product of Laplace densities.  *spike*: a narrow mode in more than
+thirty coordinates.  *mirror*: a factor model, whose signs are free.  *flipflop*: absorption and elimination rates of a
 one-compartment model that change places.  *one*: models with one mode, for false alarms.  A run is wrong if a mean is
 more than .2 posterior sd off (of *flipflop*, if one of both modes has no draw).
 """

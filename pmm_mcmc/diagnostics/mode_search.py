@@ -116,9 +116,9 @@ class _ModeSearch:
         """Return the places ``(n, d)`` from which ascents start: the highest draws, and the best candidates.
 
         Among candidates at similar distance the best is the one whose log density falls least below that of the draws
-        for its squared distance; those furthest above their neighbours come first.  Up to a quarter are draws of the
-        prior; half of the others, or as many as there are, lie along the coordinates, where modes narrow in all of them
-        can be met; and the remaining ones in random directions.
+        for its squared distance; those furthest above their neighbours come first.  Some lie along the coordinates,
+        where modes narrow in all of them can be met, on both sides of 64 at most; up to a quarter of the others are
+        draws of the prior, and the remaining ones lie in random directions.
         """
         space = self._space
         d = space.d
@@ -127,10 +127,11 @@ class _ModeSearch:
         share = SEARCH.candidate_share * self._limit
         count = min(int(share), SEARCH.candidates, max(SEARCH.ascents, _NUMBERS // d))
         from_prior = space.whiten(prior[: count // 4])
-        along_sides = along_coordinates(space.coordinates, 3 * (count - len(from_prior)) // 4, d, rng)
+        along_sides = along_coordinates(space.coordinates, SEARCH.on_axes, d, rng)
         self._sides = len(along_sides)
         on_axes = along_sides.reshape(-1, d)
-        random = rng.standard_normal((max(count - len(from_prior) - len(on_axes), 1), d))
+        self._limit += len(on_axes)
+        random = rng.standard_normal((max(count - len(from_prior), 1), d))
         nearest = np.log(SEARCH.nearest)
         span = (np.log(SEARCH.furthest) - nearest) * (rng.permutation(len(random)) + 0.5)
         random *= (np.exp(nearest + span / len(random)) * np.sqrt(d) / np.linalg.norm(random, axis=1))[:, None]

@@ -18,10 +18,10 @@ class SearchThresholds:
     # -- gradients ---------------------------------------------------------------------------------------------------
 
     gradients: int = 1500
-    """Gradients of a search, of all chains together.  With 54 to 80, as warm-up left them, 6 of 18 runs on
+    """Gradients of a search, of all chains together, without places along coordinates.  With 54 to 80, as warm-up left them, 6 of 18 runs on
     pharmacokinetics whose rates change places were trusted with one mode missing."""
-    candidate_share: float = 0.25
-    """Share of these for candidates."""
+    candidate_share: float = 0.1
+    """Share of these for candidates that are not along coordinates."""
     ascent_share: float = 0.7
     """Share of these for candidates and the ascents from them; the others go to the maxima that they reach.  An ascent
     takes 3 to 6 gradients where the posterior is near a Gaussian, 20 to 40 in a mixture."""
@@ -31,7 +31,10 @@ class SearchThresholds:
     # -- where ascents start -----------------------------------------------------------------------------------------
 
     candidates: int = 384
-    """Places whose density is evaluated, at most."""
+    """Places that are not along coordinates, at most."""
+    on_axes: int = 768
+    """Places along coordinates at most, beyond the gradients of the search: six on both sides of 64.  With 276 places
+    4 of 8 runs on a mode a fifth as wide, on an axis of 31 to 60, were trusted without it."""
     ascents: int = 24
     """The best of them, from which ascents start, at most."""
     ascents_together: int = 4

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from pmm_mcmc.diagnostics.search_thresholds import SEARCH
 from pmm_mcmc.engines.contract import Chunk, TunedParameters
 from pmm_mcmc.langevin.methods import GHMC
 from pmm_mcmc.run.chunks import Gathered, groups_of
 from pmm_mcmc.run.driver import Driver, FinishedChunk, Stopped
 from pmm_mcmc.run.on_tape import ready
+from pmm_mcmc.run.progress import count
 from pmm_mcmc.run.stopping import StoppingRule
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, Equilibration, adjusted_setting, report_of
@@ -294,5 +296,8 @@ class Sampling(Driver):
         self._measured += draws, gradients, seconds
         if last or self._measured[2] >= _ANNOUNCED:
             _, gradients, seconds = self._measured / self._measured[0]
-            self.console.log(self.rule.cost(self._warm_up_cost, gradients, seconds))
+            cost = self.rule.cost(self._warm_up_cost, gradients, seconds)
+            if self.plan.searches:
+                cost += f", and {count(SEARCH.gradients / len(self.run.n_grad))} to look for other modes"
+            self.console.log(cost)
             self._warm_up_cost = None

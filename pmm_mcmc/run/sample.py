@@ -123,9 +123,10 @@ def sample(
     progressbar
         Show progress: a bar in a terminal or a notebook, a line every few seconds in a file.
     compute_convergence_checks
-        Log the verdict (:func:`pmm_mcmc.verdict`).  For this, jumps of the log density between draws and necks beyond
-        them are searched for, with 800 gradients and, where the posterior narrows, some :math:`40 (d + 40)` more, which
-        are in no statistic.
+        Log the verdict (:func:`pmm_mcmc.verdict`).  For this, after the draws, other modes are searched for with about
+        1,500 gradients, exchangeable labels by some values of the density, and jumps of the log density and necks
+        beyond the draws with 800 gradients and, where the posterior narrows, some :math:`40 (d + 40)` more; they are in
+        no statistic.
     blocking
         False returns at once, while the run goes on in a thread: an object with ``progress``, the ``posterior`` so far,
         ``stop()`` and ``wait()``, of which the last two return the result.

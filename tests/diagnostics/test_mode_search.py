@@ -209,7 +209,7 @@ def test_gradients_are_counted_and_limited(d):
         calls.append(len(x))
         return one(x)
 
-    assert found(counted, normals(1, d, 3000), 1).n_grad == sum(calls) <= SEARCH.gradients
+    assert found(counted, normals(1, d, 3000), 1).n_grad == sum(calls) <= SEARCH.gradients + SEARCH.on_axes
 
 
 # -- draws of the prior ----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import json
 import re
 
+import arviz_base as az
 import jax.numpy as jnp
 import numpy as np
 import pymc as pm
@@ -82,3 +83,32 @@ def test_a_log_density_is_searched_without_a_prior():
 def test_who_asks_for_no_checks_gets_no_search(two_modes):
     tree = run(two_modes, "numba", tune=100, draws=50, chains=2, compute_convergence_checks=False)
     assert "modes" not in json.loads(tree["posterior"].attrs["findings"])
+
+
+def test_draws_of_another_sampler_are_searched_with_the_model(two_modes):
+    rng = np.random.default_rng(1)
+    draws = {"a": rng.normal(size=(4, 500)), "b": rng.normal(size=(4, 500))}
+    dt = az.from_dict({"posterior": draws})
+    assert pmm.verdict(dt).trusted
+    found = pmm.verdict(dt, model=two_modes)
+    assert [reason.code for reason in found.reasons] == ["modes"] and ABOUT.search(found.sentence)
+    assert "above theirs in b" in found.sentence
+    with pytest.raises(ValueError, match="has no 'b', a variable of the model"):
+        pmm.verdict(az.from_dict({"posterior": {"a": draws["a"]}}), model=two_modes)
+
+
+def test_draws_of_constrained_variables_are_searched_where_they_were_made():
+    with pm.Model() as model:
+        low = pm.Normal("low")
+        pm.Uniform("x", low, low + 2.0)
+        pm.Dirichlet("w", np.ones(3))
+    with model:
+        prior = pm.sample_prior_predictive(1000, random_seed=1)["prior"]
+    found = pmm.verdict(az.from_dict({"posterior": {n: prior[n].values for n in ("low", "x", "w")}}), model=model)
+    assert {reason.code for reason in found.reasons} == {"one_chain"}
+
+
+def test_a_result_of_a_step_is_searched_with_the_model(two_modes, sample):
+    with two_modes:
+        tree = sample(pmm.PoissonULMC(), chains=2, draws=300, tune=500)
+    assert "modes" in {reason.code for reason in pmm.verdict(tree, model=two_modes).reasons}

@@ -146,7 +146,9 @@ def test_a_run_that_starts_in_one_of_two_modes_does_not_pass_for_right(weights):
     model = two_modes(weights)
     for seed in range(5):
         result = sample(model, start=former, random_seed=seed, compute_convergence_checks=True)
-        assert outcome(result) != "fits" or "modes" in [reason.code for reason in pmm.verdict(result).reasons]
+        codes = {reason.code for reason in pmm.verdict(result).reasons}
+        # The density of equal weights does not change with the sign.
+        assert outcome(result) != "fits" or codes & {"modes", "labels"}
 
 
 @pytest.mark.parametrize("wrong", [1.0, 3.0, 10.0])
