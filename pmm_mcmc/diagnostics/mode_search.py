@@ -153,7 +153,8 @@ class _ModeSearch:
     def _ascend(self, start: np.ndarray, limit: int) -> list[Maximum]:
         """Return the maxima that ascents from the starts reach, with at most ``limit`` gradients."""
         space = self._space
-        ends = Ascents.of(space.density, start, np.zeros(space.d), limit)
+        with np.errstate(over="ignore", invalid="ignore"):  # a density without a bound
+            ends = Ascents.of(space.density, start, np.zeros(space.d), limit)
         self._ascents += len(start)
         y, lp, gradient = (array[ends.arrived] for array in (ends.position, ends.lp, ends.gradient))
         copies = space.own_copy(y)
@@ -177,20 +178,25 @@ class _ModeSearch:
             if any(region.contains(maximum.y[None])[0] for _, region in regions):
                 continue
             region = weigh(maximum, reached)
-            if not region.contains(maximum.y[None])[0]:  # it is the chains' own
-                continue
-            ratio = float(np.exp(min(region.log_mass - self._log_chains, 700.0)))
-            share = ratio / (1.0 + ratio)
-            if ratio < 0.1 * SEARCH.mass or region.visited > SEARCH.visited * share:
+            if self._is_missed(maximum, region):
+                again = weigh(maximum, reached)  # chance may have made it heavy
+                region = min(region, again, key=lambda each: each.log_mass)
+            if not self._is_missed(maximum, region):
                 continue
             way = 0.5 * np.sqrt(maximum.scale) / max(np.linalg.norm(maximum.y), 1e-300)
             if not follows_gradient(space.density, maximum.y, way, 1):
                 continue
             if region.effective >= SEARCH.effective:
                 regions.append((maximum, region))
-            elif ratio > SEARCH.mass:
+            elif region.log_mass - self._log_chains > np.log(SEARCH.mass):
                 doubt = "the mass of another mode is not known"
         return regions, doubt
+
+    def _is_missed(self, maximum: Maximum, region: Weighed) -> bool:
+        """Return whether draws are missing in a region; that of the chains' own maximum does not contain it."""
+        ratio = float(np.exp(min(region.log_mass - self._log_chains, 700.0)))
+        enough = region.visited > SEARCH.visited * ratio / (1.0 + ratio)
+        return ratio >= 0.1 * SEARCH.mass and not enough and bool(region.contains(maximum.y[None])[0])
 
     def _weighed(self, maximum: Maximum, reached: list[Maximum]) -> Weighed:
         space = self._space

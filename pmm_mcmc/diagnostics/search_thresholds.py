@@ -18,8 +18,8 @@ class SearchThresholds:
     # -- gradients ---------------------------------------------------------------------------------------------------
 
     gradients: int = 1500
-    """Gradients of a search, of all chains together, without places along coordinates.  With 54 to 80, as warm-up left them, 6 of 18 runs on
-    pharmacokinetics whose rates change places were trusted with one mode missing."""
+    """Gradients of a search, of all chains together, without places along coordinates.  With 54 to 80, as warm-up left
+    them, 6 of 18 runs on pharmacokinetics whose rates change places were trusted with one mode missing."""
     candidate_share: float = 0.1
     """Share of these for candidates that are not along coordinates."""
     ascent_share: float = 0.7
