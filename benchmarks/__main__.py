@@ -35,6 +35,7 @@ COSTS = {
     "two_widths": "five minutes",
     "versus": "at most a minute for each sampler, target and seed, and its compilation",
     "warm_start": "a minute a model; --wrong 200: five minutes",
+    "wide_priors": "ten seconds a run, 252 runs",
     "wall_clock": "a minute or two a model",
 }
 

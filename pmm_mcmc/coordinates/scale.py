@@ -21,7 +21,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 
-__all__ = ["affine_scale", "best_coordinates", "diagonal_scale", "refitted"]
+__all__ = ["affine_scale", "best_coordinates", "diagonal_scale", "misfit", "refitted"]
 
 _Fit = Callable[[np.ndarray, np.ndarray], Coordinates | None]
 
@@ -78,9 +78,9 @@ def best_coordinates(position: np.ndarray, gradient: np.ndarray) -> Coordinates:
     if 1 < split < n - 1:
         old = (position[:split], gradient[:split])
         new = (position[split:], gradient[split:])
-        best = _misfit(_diagonal(*old), *new)
+        best = misfit(_diagonal(*old), *new)
         for family in _families(split, d):
-            misfits = [_misfit(fit(*old), *new) for fit in family]
+            misfits = [misfit(fit(*old), *new) for fit in family]
             least = int(np.argmin(misfits))
             if misfits[least] < best - max(_LEAST_GAIN, min(0.02 * (best + 2 * d), 0.2 * best)):
                 choice = family[least]
@@ -100,10 +100,10 @@ def refitted(coordinates: Coordinates, position: np.ndarray, gradient: np.ndarra
     g = coordinates.pull_back(gradient)
     present = Coordinates(np.zeros(d), np.ones(d))
     fits: list[_Fit] = [_diagonal, *(_families(len(y), d)[-1] if 1 < d <= MOST_DENSE else ())]
-    misfits = [_misfit(fit(y[::2], g[::2]), y[1::2], g[1::2]) for fit in fits]
+    misfits = [misfit(fit(y[::2], g[::2]), y[1::2], g[1::2]) for fit in fits]
     least = int(np.argmin(misfits))
     fit = fits[least](y, g)
-    if fit is None or misfits[least] > _misfit(present, y[1::2], g[1::2]) - _LEAST_GAIN:
+    if fit is None or misfits[least] > misfit(present, y[1::2], g[1::2]) - _LEAST_GAIN:
         return coordinates
     present_scale = np.diag(coordinates.scale) if fit.scale.ndim > coordinates.scale.ndim else coordinates.scale
     scale = present_scale @ fit.scale if fit.scale.ndim == 2 else present_scale * fit.scale
@@ -188,7 +188,7 @@ def _dense(position: np.ndarray, gradient: np.ndarray, damping: float) -> Coordi
     return coordinates if usable else None
 
 
-def _misfit(coordinates: Coordinates | None, position: np.ndarray, gradient: np.ndarray) -> float:
+def misfit(coordinates: Coordinates | None, position: np.ndarray, gradient: np.ndarray) -> float:
     """Return ``J``, its largest terms left out, or infinity where any is not finite."""
     if coordinates is None:
         return np.inf

@@ -8,7 +8,7 @@ correlations do, the model is at the same point: the log density is a smooth fun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +44,12 @@ class Signs(NamedTuple):
         sign = np.where(np.concatenate([z, np.ones_like(z[..., :1])], axis=-1) < 0.0, -1.0, 1.0)
         flip = sign[..., self.flips].prod(axis=-1)
         return z * flip, gradient * flip
+
+    def mirrored(self, z: np.ndarray, gradient: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+        """Yield for each scale the points ``z`` ``(n, d)`` on its other side: see ``Structure.mirrored``."""
+        for scale in self.signed:
+            flip = np.where((self.flips == scale).any(axis=1), -1.0, 1.0)
+            yield z * flip, gradient * flip, int((flip < 0.0).sum())
 
     def with_sign(self, logarithm: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ``v`` of logarithms ``(n, k)`` of scales, and the log determinants ``(n,)`` of the way back."""

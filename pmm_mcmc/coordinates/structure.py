@@ -13,20 +13,24 @@ each child, then ``log c`` of each scale with a sign.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from pmm_mcmc.coordinates.child import Child, ChildDraws, parameter_slices
 from pmm_mcmc.coordinates.factors import Factor
-from pmm_mcmc.coordinates.regression import learn
+from pmm_mcmc.coordinates.regression import curvature, intercept
 from pmm_mcmc.coordinates.signs import Signs
 
 __all__ = ["Structure"]
 
 # The non-centring is learnt from at most so many draws, the newest.
 _MOST_DRAWS = 2000
+# Change of a child's elements in a pair, in units in which they have a standard deviation of about 1.
+_WIDTH = 1e-3
+# A scale ``c sinh(v)`` with ``c`` so many powers of e below its values is a logarithm: nothing comes to the other side.
+_FAR = 12.0
 # Matrices of draws are made for blocks of draws that hold so many numbers.
 _NUMBERS = 2_000_000
 
@@ -162,39 +166,76 @@ class Structure:
             return z, gradient
         return self._signs.as_logarithms(*self.folded(z, gradient), np.exp(noncentring[self._log_c]))
 
-    def learn(self, x: np.ndarray, of_x: np.ndarray, of_z: np.ndarray, noncentring: np.ndarray) -> np.ndarray:
-        r"""Return the parameters of the non-centring fitted to draws in order of time, made with ``noncentring``.
+    def displaced(self, x: np.ndarray, child: Child, noncentring: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return ``z`` of positions ``x`` ``(n, d)``, every element of a child a little to a random side."""
+        z, _ = self.to_z(x, noncentring)
+        z[:, child.at] += _WIDTH * rng.choice([-1.0, 1.0], size=(len(z), child.size))
+        return z
 
-        They are the regression of ``r`` on ``x``, :math:`r = a - H x`, with ``r`` the gradient of the posterior without
-        the child's prior (:meth:`pmm_mcmc.coordinates.child.Child.rest`): linear least squares, at draws of any
-        distribution.  ``of_x`` and ``of_z`` are the gradients of the log density by ``x`` and ``z``, ``(n, d)``.
+    def learn(
+        self, x: np.ndarray, of_x: np.ndarray, pairs: Sequence[np.ndarray], noncentring: np.ndarray
+    ) -> np.ndarray:
+        r"""Return the parameters of the non-centring at draws in order of time, made with ``noncentring``.
+
+        They are those of ``r``, :math:`r = a - H x`, the gradient of the posterior without the child's prior
+        (:meth:`pmm_mcmc.coordinates.child.Child.rest`): ``H`` by its changes over pairs of points, ``a`` by its mean
+        over the draws.  ``x`` and ``of_x``, the gradient there, are ``(n, d)``; the ``pairs`` of each child, arrays
+        ``(4, m, d)``, are positions and gradients, and those at :meth:`displaced` positions.
         """
-        x, of_x, of_z = (values[-_MOST_DRAWS:] for values in (x, of_x, of_z))
+        x, of_x = (values[-_MOST_DRAWS:] for values in (x, of_x))
         variance = x.var(axis=0)
-        blocks = [self._rests(x[rows], of_x[rows], of_z[rows], variance, noncentring) for rows in self._blocks(x)]
+        blocks = [self._rests(x[rows], of_x[rows], variance, noncentring) for rows in self._blocks(x)]
         out = noncentring.copy()
         with np.errstate(all="ignore"):
             for i, (child, indices) in enumerate(zip(self.children, self._parameters_of_children, strict=True)):
                 if child.fixed:
                     continue
+                H = curvature(*self._changes(i, pairs[i], variance, noncentring))
                 r, weight = (np.concatenate(arrays) for arrays in zip(*(block[i] for block in blocks), strict=True))
                 of_groups = (*weight.shape, -1)
-                a, h = learn(r.reshape(of_groups), x[:, child.at].reshape(of_groups), weight)
-                out[indices] = np.concatenate([a.ravel(), h.ravel()])
+                a = intercept(r.reshape(of_groups), x[:, child.at].reshape(of_groups), weight, H)
+                out[indices] = np.concatenate([a.ravel(), H.ravel()])
             if self.signed.size:
                 out[self._log_c] = np.median(self._to_p(x)[0][:, self.signed], axis=0)
         return out
 
+    def _changes(
+        self, i: int, pairs: np.ndarray, variance: np.ndarray, noncentring: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return changes over its pairs, of the gradient of a child's rest and of its position, and the weights."""
+        x, of_x, other_x, of_other = pairs
+        r, weight = self._rests(x, of_x, variance, noncentring)[i]
+        other_r, _ = self._rests(other_x, of_other, variance, noncentring)[i]
+        of_groups = (*weight.shape, -1)
+        dx = (other_x - x)[:, self.children[i].at].reshape(of_groups)
+        dr = (other_r - r).reshape(of_groups)
+        usable = np.isfinite(dr).all(axis=(1, 2)) & np.isfinite(dx).all(axis=(1, 2)) & np.isfinite(weight).all(axis=1)
+        return dr[usable], dx[usable], weight[usable]
+
     def _rests(
-        self, x: np.ndarray, of_x: np.ndarray, of_z: np.ndarray, variance: np.ndarray, noncentring: np.ndarray
+        self, x: np.ndarray, of_x: np.ndarray, variance: np.ndarray, noncentring: np.ndarray
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return for each child what is regressed on ``x``, and the weights."""
-        _, _, draws = self._to_z(x, noncentring)
+        """Return for each child the gradient of the rest of the posterior, and the weights."""
+        z, _, draws = self._to_z(x, noncentring)
+        _, of_z = self.pull_back(z, of_x, noncentring)
         with np.errstate(all="ignore"):
             return [
                 child.rest(of_child, x[:, child.at], of_x[:, child.at], of_z[:, child.at], variance[child.at])
                 for child, of_child in zip(self.children, draws, strict=True)
             ]
+
+    def mirrored(self, z: np.ndarray, gradient: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+        """Yield for each scale with a sign the points ``z`` ``(n, d)`` on its other side, with gradients.
+
+        The third is the number of coordinates that change sign.
+        """
+        yield from self._signs.mirrored(z, gradient)
+
+    def without_sign(self, noncentring: np.ndarray, which: np.ndarray) -> np.ndarray:
+        """Return parameters with which ``which`` ``(k,)`` of the signed scales stay on one side, as logarithms."""
+        out = noncentring.copy()
+        out[self._log_c] -= _FAR * which
+        return out
 
     def degree(self, x: np.ndarray, noncentring: np.ndarray) -> dict[str, np.ndarray]:
         """Return how far each element is non-centred: the mean over draws of the prior's share of its precision."""

@@ -171,6 +171,9 @@ class Engine(Protocol):
     def gradient_at(self, position: np.ndarray, density_parameters: np.ndarray | None = None) -> np.ndarray:
         """Return gradients at positions ``z`` ``(..., d)``; NaN where a value is not finite."""
 
+    def evaluations_at(self, position: np.ndarray, density_parameters: np.ndarray | None = None) -> np.ndarray:
+        """Return evaluations ``(..., width)`` at positions ``z`` ``(..., d)``; NaN where a value is not finite."""
+
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the positions of states ``(..., 4 d + 2)`` and make them the evaluated points, in place.
 

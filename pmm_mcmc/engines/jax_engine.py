@@ -189,9 +189,13 @@ class JaxEngine:
 
     def gradient_at(self, position: np.ndarray, density_parameters: np.ndarray | None = None) -> np.ndarray:
         """Return gradients at positions ``z`` ``(..., d)``; NaN where a value is not finite."""
+        return self.evaluations_at(position, density_parameters)[..., : self.d]
+
+    def evaluations_at(self, position: np.ndarray, density_parameters: np.ndarray | None = None) -> np.ndarray:
+        """Return evaluations at positions ``z`` ``(..., d)``: see :class:`pmm_mcmc.engines.contract.Engine`."""
         size = self.few if position.size <= self.few * self.d else self.group
         lp, evaluation = evaluated_at(partial(self._evaluated, size=size), position, density_parameters)
-        return np.where(np.isfinite(lp)[..., None], evaluation[..., : self.d], np.nan)
+        return np.where(np.isfinite(lp)[..., None], evaluation, np.nan)
 
     def advance(
         self, setting: TunedParameters, chains: Ensemble, rows: int, *, thin: int = 1, tolerance: float = 0.0

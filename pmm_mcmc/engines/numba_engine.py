@@ -87,8 +87,12 @@ class NumbaEngine:
 
     def gradient_at(self, position: np.ndarray, density_parameters: np.ndarray | None = None) -> np.ndarray:
         """Return gradients at positions ``z`` ``(..., d)``; NaN where a value is not finite."""
+        return self.evaluations_at(position, density_parameters)[..., : self.d]
+
+    def evaluations_at(self, position: np.ndarray, density_parameters: np.ndarray | None = None) -> np.ndarray:
+        """Return evaluations at positions ``z`` ``(..., d)``: see :class:`pmm_mcmc.engines.contract.Engine`."""
         lp, evaluation = evaluated_at(self.evaluate, position, density_parameters)
-        return np.where(np.isfinite(lp)[..., None], evaluation[..., : self.d], np.nan)
+        return np.where(np.isfinite(lp)[..., None], evaluation, np.nan)
 
     def run(
         self, setting: TunedParameters, chain: Ensemble, rows: int, *, thin: int = 1, tolerance: float = 0.0

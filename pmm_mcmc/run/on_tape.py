@@ -58,6 +58,7 @@ class TapedEngine:
         self.structure = tape.structure
         self.evaluate = tape.evaluate
         self.gradient_at = tape.gradient_at
+        self.evaluations_at = tape.evaluations_at
         self.switch = switch
         self._tape = tape
         self._compiled = compiled

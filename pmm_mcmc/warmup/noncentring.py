@@ -1,8 +1,12 @@
 """The fit of the non-centring, to the same window of draws as the preconditioner.
 
-Its parameters say how far each variable with a parent is non-centred.  ``x`` are the model's coordinates and ``z`` the
-non-centred ones, in which the warm-up works.  Before each update of the warm-up the parameters are fitted again and the
-window is expressed in the new ``z``.  This evaluates no gradients.
+Its parameters say how far each variable with a parent is non-centred, by the curvature that data give each of its
+elements (:meth:`pmm_mcmc.coordinates.structure.Structure.learn`).  ``x`` are the model's coordinates and ``z`` the
+non-centred ones, in which the warm-up works.  A curvature is a change of the gradient over *pairs*: places where the
+chains are, and places nearby that cost one gradient each.  At the starts they decide where the warm-up begins: a wide
+prior puts a scale so far up that data hold every element more firmly than it does, and non-centred chains would have to
+walk down a ridge.  Before each update of the warm-up the parameters are fitted again, to the pairs of the last two
+blocks, and the window is expressed in the new ``z``.
 """
 
 from __future__ import annotations
@@ -11,21 +15,66 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pmm_mcmc.coordinates.child import Child
+from pmm_mcmc.coordinates.scale import best_coordinates, misfit
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.engines.contract import in_model_coordinates
+from pmm_mcmc.engines.contract import Engine, in_model_coordinates
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.transient import narrowness, past_transient
 
-__all__ = ["NoncentringFit"]
+__all__ = ["NoncentringFit", "noncentring_at_starts"]
+
+# Pairs of each block, one gradient each: a variable with as many as eight others has one.
+_PAIRS = 8
+# Draws by which a scale is tested for its sign.
+_TESTED = 200
+
+
+def noncentring_at_starts(engine: Engine, starts: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the non-centring at the starts ``(chain, d)`` of the model, and the gradients that it has cost."""
+    structure = engine.structure
+    noncentring = structure.initial_noncentring()
+    if not structure.children:
+        return noncentring, 0
+    z, _ = structure.to_z(starts[:_PAIRS], noncentring)
+    x, of_x = in_model_coordinates(z, engine.evaluations_at(z, noncentring))
+    finite = np.isfinite(of_x).all(axis=1)
+    x, of_x = x[finite], of_x[finite]
+    if not len(x):
+        return noncentring, len(z)
+    pairs = [_pairs(engine, x, of_x, child, noncentring, 0) for child in structure.children]
+    noncentring = structure.learn(x, of_x, pairs, noncentring)
+    everything = np.ones(len(structure.signed), bool)
+    return structure.without_sign(noncentring, everything), len(z) + len(pairs) * len(x)
+
+
+def _pairs(
+    engine: Engine, x: np.ndarray, of_x: np.ndarray, child: Child, noncentring: np.ndarray, seed: int
+) -> np.ndarray:
+    """Return pairs ``(4, n, d)`` of a child at positions ``(n, d)``: see :meth:`Structure.learn`."""
+    z = engine.structure.displaced(x, child, noncentring, np.random.default_rng(seed))
+    return np.stack([x, of_x, *in_model_coordinates(z, engine.evaluations_at(z, noncentring))])
 
 
 @dataclass
 class NoncentringFit:
-    """The window of draws in the model's coordinates, and the gradients there: arrays ``(chain, n, d)``."""
+    """What the fit is made by.
+
+    Attributes
+    ----------
+    positions, gradients
+        The window of draws in the model's coordinates, and the gradients there: arrays ``(chain, n, d)``.
+    pairs
+        Those of each variable in the last two blocks: arrays ``(4, n, d)``.
+    evaluations
+        Gradients spent for pairs.
+    """
 
     positions: list[np.ndarray] = field(default_factory=list)
     gradients: list[np.ndarray] = field(default_factory=list)
+    pairs: list[list[np.ndarray]] = field(default_factory=list)
+    evaluations: int = 0
 
     def observe(self, block: Block, structure: Structure, adapting: bool) -> Block:
         """Return draws ``z`` with evaluations as draws with gradients, and keep ``x`` for the next fit, if any."""
@@ -37,13 +86,20 @@ class NoncentringFit:
                 arrays[:] = [*(older[: len(x)] for older in arrays), newest.copy()]
         return block._replace(position=z, gradient=gradient, lp=block.lp + block.gradient[..., 3 * d])
 
+    def end(self) -> None:
+        """Drop what no fit will be made by."""
+        self.positions = []
+        self.gradients = []
+        self.pairs = []
+
     def learn(
-        self, structure: Structure, old: np.ndarray, blocks: list[Block], length: int
+        self, engine: Engine, old: np.ndarray, blocks: list[Block], length: int
     ) -> tuple[np.ndarray, list[Block]]:
         """Fit the non-centring to the newest ``length`` draws; return it, and these draws in the new coordinates.
 
         ``blocks`` are the draws so far, in the coordinates of the ``old`` non-centring.
         """
+        structure = engine.structure
         newest = blocks[-1].lp.shape[1]
         chains, _, d = blocks[-1].position.shape
         length = max(min(length, THRESHOLDS.window_numbers // max(chains * d, 1)), newest)
@@ -53,12 +109,16 @@ class NoncentringFit:
         window = Block.newest(blocks, length)
         usable = past_transient(-window.lp, d, narrowness(blocks[-1].gradient, d))
         in_order = usable.T.ravel()
-        arrays = [array.swapaxes(0, 1).reshape(-1, d)[in_order] for array in (x, slope, window.gradient)]
-        good = np.logical_and.reduce([np.isfinite(array).all(axis=1) for array in arrays])
+        at_x, of_x = (array.swapaxes(0, 1).reshape(-1, d)[in_order] for array in (x, slope))
+        good = np.isfinite(at_x).all(axis=1) & np.isfinite(of_x).all(axis=1)
         if good.sum() < 2:
             return old, blocks
-        at_x, of_x, of_z = (array[good] for array in arrays)
-        noncentring = structure.learn(at_x, of_x, of_z, old)
+        at_x, of_x = at_x[good], of_x[good]
+        self._look_around(engine, at_x, of_x, old, share=newest / x.shape[1])
+        pairs = [np.concatenate(arrays, axis=1) for arrays in zip(*self.pairs, strict=True)]
+        noncentring = structure.learn(at_x, of_x, pairs, old)
+        if structure.signed.size:
+            noncentring = structure.without_sign(noncentring, _one_sided(structure, at_x, of_x, noncentring))
         z, log_det = structure.to_z(x, noncentring)
         _, gradient = structure.pull_back(z, slope, noncentring)
         _, old_log_det = structure.to_z(x, old)
@@ -66,3 +126,40 @@ class NoncentringFit:
         cut = window.lp.shape[1] - newest
         earlier_blocks = [Block(*(array[:, :cut] for array in window))] if cut else []
         return noncentring, [*earlier_blocks, Block(*(array[:, cut:] for array in window))]
+
+    def _look_around(
+        self, engine: Engine, x: np.ndarray, of_x: np.ndarray, noncentring: np.ndarray, share: float
+    ) -> None:
+        """Add pairs at the newest ``share`` of draws ``(n, d)`` in order of time."""
+        first = int((1.0 - share) * (len(x) - 1))
+        children = engine.structure.children
+        newest = []
+        for child in children:
+            elements = child.shape[-1] if child.kind == "grouped" else 1
+            count = min(max(-(-_PAIRS // len(children)), -(-elements // 2)), _PAIRS)
+            rows = np.unique(np.linspace(first, len(x) - 1, count).astype(int))
+            newest.append(_pairs(engine, x[rows], of_x[rows], child, noncentring, self.evaluations))
+            self.evaluations += len(rows)
+        self.pairs = [*self.pairs[-1:], newest]
+
+
+def _one_sided(structure: Structure, x: np.ndarray, of_x: np.ndarray, noncentring: np.ndarray) -> np.ndarray:
+    """Return which signed scales ``(k,)`` are better off as logarithms, at draws ``(n, d)`` in order of time.
+
+    A scale with a sign has no tail towards 0.  Yet what changes sign with it may be correlated with what does not, as
+    the effects of few groups are with an intercept: the other way round on the other side, where no preconditioner
+    suits that suits this one.  The older draws give one, and the newer ones, mirrored, tell whether it fits there.
+    """
+    z, _ = structure.to_z(x, noncentring)
+    _, gradient = structure.pull_back(z, of_x, noncentring)
+    split = int(0.6 * len(z))
+    one_sided = np.zeros(len(structure.signed), bool)
+    if split < 2:
+        return one_sided
+    coordinates = best_coordinates(z[:split], gradient[:split])
+    rows = np.linspace(split, len(z) - 1, min(_TESTED, len(z) - split)).astype(int)
+    here = misfit(coordinates, z[rows], gradient[rows])
+    for i, (there, of_there, count) in enumerate(structure.mirrored(z[rows], gradient[rows])):
+        # On a Gaussian the mean of y^2 + g^2 is that of (y + g)^2, and 2.
+        one_sided[i] = misfit(coordinates, there, of_there) - here > (THRESHOLDS.misfit - 2.0) * count
+    return one_sided

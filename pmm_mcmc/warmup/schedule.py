@@ -133,7 +133,7 @@ class Warmup:
     @property
     def n_grad(self) -> int:
         """Gradients that updates have evaluated so far, for all chains together."""
-        return self._steepest.evaluations
+        return self._steepest.evaluations + self._noncentring.evaluations
 
     def update(self, engine: Engine | None = None) -> TunedParameters:
         """Update the setting after a block; return that of the next block or, after the last, of the draws.
@@ -179,7 +179,7 @@ class Warmup:
         """End the warm-up now, also before its first block; return the setting of the draws."""
         if self._trial is not None:
             self._end_trial()
-        self._noncentring = NoncentringFit()
+        self._noncentring.end()
         self.length = self.boundary = self.done
         self.tuned = self.tuned._replace(steps_per_draw=self._steps_per_draw())
         return self.tuned
@@ -190,7 +190,7 @@ class Warmup:
         """Fit the setting to a window of the newest draws, or score the friction on trial; freeze a settled setting."""
         length = max(math.ceil(THRESHOLDS.window * self.done), self.blocks[-1].lp.shape[1])
         if engine is not None and self._noncentring.positions and self._trial is None:
-            self._fit_noncentring(engine.structure, length)
+            self._fit_noncentring(engine, length)
         block = self.blocks[-1]
         d = block.position.shape[2]
         window = Block.newest(self.blocks, length)
@@ -216,13 +216,13 @@ class Warmup:
         self.frozen = self.done
         self._last_positions = self.blocks[0].position
         self.blocks = []
-        self._noncentring = NoncentringFit()
+        self._noncentring.end()
 
-    def _fit_noncentring(self, structure: Structure, length: int) -> None:
+    def _fit_noncentring(self, engine: Engine, length: int) -> None:
         coordinates = self.tuned.coordinates
         assert coordinates.density_parameters is not None
         density_parameters, self.blocks = self._noncentring.learn(
-            structure, coordinates.density_parameters, self.blocks, length
+            engine, coordinates.density_parameters, self.blocks, length
         )
         self.tuned = self.tuned._replace(coordinates=coordinates._replace(density_parameters=density_parameters))
 

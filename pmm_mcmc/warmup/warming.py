@@ -19,6 +19,7 @@ from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.warmup import timetable
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.low_starts import raised_starts
+from pmm_mcmc.warmup.noncentring import noncentring_at_starts
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import fixed_setting
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
@@ -62,12 +63,15 @@ class Warming:
         a finite log density and gradient are an error, and so is a ``length`` of 0 without a step size.
         """
         density_parameters = engine.structure.initial_noncentring()
+        pair_gradients = 0
+        if length:
+            density_parameters, pair_gradients = noncentring_at_starts(engine, starts)
         starts, _ = engine.structure.to_z(starts, density_parameters)
         gradients = engine.gradient_at(starts, density_parameters)
         bad = np.flatnonzero(~np.isfinite(gradients).all(axis=1))
         if bad.size:
             raise ValueError(f"starts[{bad[0]}]: the log density or its gradient is not finite there; start elsewhere")
-        n_grad = np.full(len(starts), 2)
+        n_grad = np.full(len(starts), 2 - (-pair_gradients // len(starts)))
         if length == 0:
             warmup = None
             tuned = fixed_setting(arguments, starts[0], density_parameters)

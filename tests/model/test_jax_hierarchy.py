@@ -63,10 +63,11 @@ def test_the_map_is_that_of_the_model():
     ):
         for one, other in zip(ourselves, them, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
-    x, slope, g = rng.normal(size=(3, 100, d))
+    x, slope = rng.normal(size=(2, 100, d))
+    pairs = rng.normal(size=(2, 4, 8, d))
     np.testing.assert_allclose(
-        ours.structure.learn(x, slope, g, noncentring),
-        mapped.structure.learn(x, slope, g, noncentring),
+        ours.structure.learn(x, slope, pairs, noncentring),
+        mapped.structure.learn(x, slope, pairs, noncentring),
         rtol=1e-7,
         atol=1e-9,
     )
