@@ -46,7 +46,7 @@ def compilations():
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_default_run_has_the_statistics_of_adjusted_draws(schools, backend):
-    tree = default(schools, backend)
+    tree = default(schools, backend, compute_convergence_checks=True)
     attrs = tree["posterior"].attrs
     assert (attrs["sampler"], attrs["adjusted"]) == ("GHMC", 1)
     assert json.loads(attrs["findings"])["modes"]["mass"] == 0.0
