@@ -13,11 +13,13 @@ derivative of a cost with respect to the value of that name.
 from __future__ import annotations
 
 import sys
+from functools import cache
 
 import numba
 import numpy as np
+from numba import carray
 
-from pmm_mcmc.coordinates.numba_op import NumbaMap, applied, version_of
+from pmm_mcmc.coordinates.numba_op import NATIVE, NumbaMap, applied, version_of
 
 __all__ = ["noncentred_groups"]
 
@@ -178,6 +180,49 @@ def _pull_back(mu, L, a, H, z, x_bar, log_det_bar):
     return mu_bar, L_bar, z_bar
 
 
+@cache
+def _native_place():
+    """Return :func:`_place` as a C function, compiled once a machine."""
+
+    @numba.cfunc(NATIVE, cache=True)
+    def native_place(G_pointer, K_pointer, inputs, outputs):
+        G = G_pointer[0]
+        K = K_pointer[0]
+        n = G * K
+        row = carray(inputs, (3 * n + K * K + n * K,))
+        rows = row[: 3 * n].reshape(3, G, K)
+        L = row[3 * n : 3 * n + K * K].reshape(K, K)
+        x, log_det = _place(rows[0], L, rows[1], row[3 * n + K * K :].reshape(G, K, K), rows[2])
+        out = carray(outputs, (n + 1,))
+        out[:n] = x.ravel()
+        out[n] = log_det[()]
+
+    return native_place
+
+
+@cache
+def _native_pull_back():
+    """Return :func:`_pull_back` as a C function likewise."""
+
+    @numba.cfunc(NATIVE, cache=True)
+    def native_pull_back(G_pointer, K_pointer, inputs, outputs):
+        G = G_pointer[0]
+        K = K_pointer[0]
+        n = G * K
+        row = carray(inputs, (4 * n + K * K + n * K + 1,))
+        rows = row[: 4 * n].reshape(4, G, K)
+        L = row[4 * n : 4 * n + K * K].reshape(K, K)
+        end = len(row) - 1
+        H = row[4 * n + K * K : end].reshape(G, K, K)
+        mu_bar, L_bar, z_bar = _pull_back(rows[0], L, rows[1], H, rows[2], rows[3], np.array(row[end]))
+        out = carray(outputs, (2 * n + K * K,))
+        out[:n] = mu_bar.ravel()
+        out[n : 2 * n] = z_bar.ravel()
+        out[2 * n :] = L_bar.ravel()
+
+    return native_pull_back
+
+
 def _place_in_jax(mu, L, a, H, z):
     """Return the outputs of :func:`_place` by JAX."""
     import jax.numpy as jnp
@@ -201,6 +246,20 @@ class GroupMap(NumbaMap):
     perform_jax = staticmethod(_place_in_jax)
     position = 4
     differentiable = (0, 1, 4)
+
+    def on_tape(self, builder, mu, L, a, H, z):
+        """Append a call of the loop to a tape, and return the outputs."""
+        out = builder.new((z.size + 1,))
+        builder.foreign(_native_place().address, *z.shape, builder.in_a_row(mu, a, z, L, H), out)
+        return [out[:-1].reshape(z.shape), out[-1:].reshape(())]
+
+    def adjoints_on_tape(self, builder, mu, L, a, H, z, x_bar, log_det_bar):
+        """Append a call of the adjoint loop to a tape, and return the adjoints."""
+        n = z.size
+        out = builder.new((2 * n + L.size,))
+        values = builder.in_a_row(mu, a, z, x_bar, L, H, log_det_bar)
+        builder.foreign(_native_pull_back().address, *z.shape, values, out)
+        return [out[:n].reshape(z.shape), out[2 * n :].reshape(L.shape), out[n : 2 * n].reshape(z.shape)]
 
 
 def noncentred_groups(mu, L, a, H, z):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytensor.tensor as pt
+from numba import types
 from pytensor.gradient import DisconnectedType, grad_undefined
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
@@ -18,7 +19,10 @@ from pytensor.link.jax.ops import JAXOp
 from pytensor.link.numba.dispatch.basic import register_funcify_default_op_cache_key
 from pytensor.tensor.blockwise import Blockwise
 
-__all__ = ["NumbaMap", "applied", "version_of"]
+__all__ = ["NATIVE", "NumbaMap", "applied", "version_of"]
+
+# Of a C function of two lengths, the inputs in one row and the outputs in one row, each by its address.
+NATIVE = types.void(*[types.CPointer(types.int64)] * 2, *[types.CPointer(types.float64)] * 2)
 
 
 def version_of(loops):

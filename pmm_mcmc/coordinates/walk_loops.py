@@ -26,7 +26,9 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numba import carray, types
+from numba import carray
+
+from pmm_mcmc.coordinates.numba_op import NATIVE
 
 __all__ = [
     "SHAPES",
@@ -242,15 +244,11 @@ def pull_back(rho, v, mu, a, h, z, x_bar, log_det_bar):
     return rho_bar, v_bar, mu_bar, a_bar, h_bar, z_bar
 
 
-# Of a C function of ``p``, ``n``, the inputs in one row and the outputs in one row, each by its address.
-_NATIVE = types.void(*[types.CPointer(types.int64)] * 2, *[types.CPointer(types.float64)] * 2)
-
-
 @cache
 def native_place():
     """Return :func:`place` as a C function, compiled once a machine."""
 
-    @numba.cfunc(_NATIVE, cache=True)
+    @numba.cfunc(NATIVE, cache=True)
     def native_place(p_pointer, n_pointer, inputs, outputs):
         p = p_pointer[0]
         n = n_pointer[0]
@@ -268,7 +266,7 @@ def native_place():
 def native_pull_back():
     """Return :func:`pull_back` as a C function likewise."""
 
-    @numba.cfunc(_NATIVE, cache=True)
+    @numba.cfunc(NATIVE, cache=True)
     def native_pull_back(p_pointer, n_pointer, inputs, outputs):
         p = p_pointer[0]
         n = n_pointer[0]

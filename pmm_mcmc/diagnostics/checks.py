@@ -10,6 +10,7 @@ import pandas as pd
 from scipy.special import gammaincinv, ndtri
 
 from pmm_mcmc.diagnostics.convergence import nested, superchains_of
+from pmm_mcmc.diagnostics.identity import fails
 from pmm_mcmc.diagnostics.parameters import coordinate_of
 from pmm_mcmc.diagnostics.reading import harmless, two_errors
 from pmm_mcmc.diagnostics.statement import ADJUST, MORE, Reason, reason_of_largest
@@ -22,9 +23,22 @@ if TYPE_CHECKING:
 
 __all__ = [
     "bias_of_mean", "bias_of_sd", "divergences", "equilibration", "errors_of_mean", "errors_of_sd", "few_draws",
-    "mcse_of_mean", "mcse_of_sd", "one_chain", "r_hat", "standstill", "unmeasured", "unstable",
+    "improper", "mcse_of_mean", "mcse_of_sd", "one_chain", "r_hat", "standstill", "unmeasured", "unstable",
 ]  # fmt: skip
 
+
+# r_hat from which separate modes are named before more draws: at 1.73 these would have been 80 times as many.
+_APART = 1.5
+# E[x dF/dx] below which chains wander in a coordinate: it is 1 under a posterior, 0 where nothing holds them.
+_WANDERS = 0.5
+_MOST_NAMED = 20
+# Decades that no posterior of a variable with a flat prior spans: of a half Cauchy the middle nine tenths span 2.2.
+_DECADES = 6
+# What helps against a wall.
+_WALL = (
+    "let a prior end there, of which a transformation then takes care (pm.Uniform, pm.Truncated, an ordered transform; "
+    "a bound that other variables make as their product with a fraction in (0, 1)); no step size helps"
+)
 
 # -- checks of every run -----------------------------------------------------------------------------------------------
 
@@ -59,10 +73,13 @@ def r_hat(run: Run) -> Reason | None:
     values = values[(run.table["sd"] > 0.0) & (run.ladder is None)]
     text = f"{name} of {{label}} is {{value}}, limit {{limit}}"
     reason = reason_of_largest("r_hat", text, MORE, values, THRESHOLDS.r_hat, digits=3)
-    if reason is not None and run.sds is None and _keep_apart(run, str(reason.parameter)):
-        return replace(
-            reason, remedy="chains keep apart: use pmm.temper(), which moves between modes, or reparametrise"
-        )
+    if reason is None or run.sds is not None:
+        return reason
+    temper = "use pmm.temper(), which moves between modes, or reparametrise"
+    if _keep_apart(run, str(reason.parameter)):
+        return replace(reason, remedy=f"chains keep apart: {temper}")
+    if reason.value is not None and reason.value > _APART:
+        return replace(reason, remedy=f"chains may be in separate modes: {temper}; if there is one mode, draw more")
     return reason
 
 
@@ -135,6 +152,10 @@ def divergences(run: Run) -> Reason | None:
     remedy = "raise target_accept, or reparametrise"
     if run.of_package:
         where = _place(run, flags > 0) if flags.ndim > 1 else ""
+        if run.wall and run.adjusted:  # the Metropolis test is exact there, whatever the step
+            words = "followed a meeting with a wall, where the density ends or falls at once: draws are right, but slow"
+            text = f"{count} of {run.chains * run.draws} draws {words}"
+            return Reason("wall", text, _WALL, None, float(count), float(limit))
         text = f"{count} of {run.chains * run.draws} draws followed a divergence{where}, limit {limit}"
         remedy = _shorter(run)
     return Reason("divergences", text, remedy, value=float(count), limit=float(limit))
@@ -194,6 +215,31 @@ def standstill(run: Run) -> Reason | None:
         return None
     text = f"chain {worst} stands still: it accepts {of_chain[worst]:.2f}, the middle one {middle:.2f}"
     return Reason("divergences", text, _shorter(run), None, float(of_chain[worst]), 0.5 * middle)
+
+
+def improper(run: Run) -> Reason | None:
+    """Return a reason if chains wander in a variable with a flat prior, as they do where the posterior is improper."""
+    flat = run.findings.get("flat", [])
+    if not flat or run.gradient is None:
+        return None
+    value = 1.0 + run.identity.excess
+    wanders = np.flatnonzero(fails(run.identity, run.identity_degrees) & (value < _WANDERS))
+    wanders = wanders[np.argsort(value[wanders])][:_MOST_NAMED]
+    labels = [run.closest_parameter(run.sampled_position, int(coordinate)) for coordinate in wanders]
+    labels += [label for label in run.table.index if label.partition("[")[0] in flat and _spans_decades(run, label)]
+    for label in labels:
+        name = label.partition("[")[0]
+        if name in flat:
+            text = f"the posterior may be improper: the prior of {name} is flat, and chains wander in {label}"
+            remedy = f"give {name} a proper prior, such as a normal one of a width that is surely enough"
+            return Reason("improper", text, remedy, label)
+    return None
+
+
+def _spans_decades(run: Run, label: str) -> bool:
+    """Return whether the middle nine tenths of the sizes of a parameter's draws span more decades than a law would."""
+    low, high = np.quantile(np.abs(run.parameters.draws_of(label)), [0.05, 0.95])
+    return bool(high > 10.0**_DECADES * low)
 
 
 # -- checks of every run of this package -------------------------------------------------------------------------------

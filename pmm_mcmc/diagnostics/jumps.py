@@ -7,6 +7,9 @@ On a segment from ``a`` to ``b`` the trapezoidal rule for the gradient ``g`` of 
 of third order in the length, which falls to an eighth in each half of a short segment, and at a kink to about a half.
 Across a jump one half keeps all of it.  The segments are the edges of a minimum spanning tree of some draws: a surface
 with draws on both sides crosses one.
+
+A *wall* is a surface beyond which there are no draws: the density ends there, or falls to next to nothing at once, as
+by a Potential of minus infinity or -50.  It is searched for on rays from draws.
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.spatial.distance import pdist, squareform
 
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
+from pmm_mcmc.langevin.transitions import DIVERGENCE
 from pmm_mcmc.warmup.ascent import Density
 
-__all__ = ["DRAWS", "largest_jump"]
+__all__ = ["DRAWS", "has_wall", "largest_jump"]
 
 # Draws that segments join: of a surface that cuts off a twentieth, 9 runs in 10 have some on each side.
 DRAWS = 48
@@ -30,6 +34,14 @@ _MOST_GRADIENTS = 400
 _PERSISTS = 0.7
 # Halvings in a row through which an error persists where there is a jump.
 _SURE = 3
+# Rays that look for a wall, each three times as long as from a draw to another, and their halvings, to 1e-9 of a ray.
+_RAYS = 24
+_LENGTH = 3.0
+_HALVINGS_OF_RAY = 32
+# Fall of the log density that chains do not pass: that at which a transition counts as a divergence.
+_FALL = -np.log(DIVERGENCE)
+# How far below the middle draw the log density at a wall may be for chains to meet it often.
+_NEARLY = 3.0
 # Segments with a jump that are halved further, the worst ones.
 _FEW = 6
 
@@ -73,6 +85,37 @@ def largest_jump(draws: np.ndarray, density: Density, rounding: float = 1e-10) -
             persisted = persisted[left]
         probable = np.maximum(start[:, 0], end[:, 0]) >= points[:, 0].min()
         return float(np.abs(end[:, 0] - start[:, 0])[probable].max(initial=0.0))
+
+
+def has_wall(draws: np.ndarray, density: Density) -> bool:
+    """Return whether rays from draws ``(n, d)`` meet a place where the log density falls at once.
+
+    Only places count where it is, this side of them, as high as at half of the draws, or nearly.
+    """
+    x = np.random.default_rng(0).permutation(np.unique(draws, axis=0))[: 2 * _RAYS]
+    if len(x) < 4 or not np.isfinite(x).all():
+        return False
+    with np.errstate(all="ignore"):
+        half = len(x) // 2
+        across = _LENGTH * (x[half : 2 * half] - x[:half])
+        inner = np.concatenate([x[:half], x[:half]])
+        ray = np.concatenate([across, -across])
+        lp = density(inner)[0]
+        probable = np.median(lp) - _NEARLY
+        outer = inner + ray
+        for _ in range(_HALVINGS_OF_RAY):
+            middle = 0.5 * (inner + outer)
+            lp_outer, lp_middle = np.nan_to_num(
+                np.split(density(np.concatenate([outer, middle]))[0], 2), nan=-np.inf, posinf=-np.inf
+            )
+            falls = (lp - lp_outer > _FALL) & (lp > probable)
+            if not falls.any():
+                return False
+            beyond = lp - lp_middle > _FALL
+            inner = np.where(beyond[:, None], inner, middle)[falls]
+            outer = np.where(beyond[:, None], middle, outer)[falls]
+            lp = np.where(beyond, lp, lp_middle)[falls]
+        return True
 
 
 def _evaluated(x: np.ndarray, density: Density) -> np.ndarray:

@@ -84,8 +84,13 @@ class Run:
 
     @property
     def jumps(self) -> bool:
-        """Whether the log density jumps between draws."""
-        return bool(self.findings.get("jump", 0.0))
+        """Whether the log density jumps between draws, or at a wall."""
+        return bool(self.findings.get("jump", 0.0)) or self.wall
+
+    @property
+    def wall(self) -> bool:
+        """Whether the density ends at once somewhere, or falls to next to nothing."""
+        return bool(self.findings.get("wall", False))
 
     @cached_property
     def parameters(self) -> Parameters:
@@ -218,12 +223,12 @@ def two_errors(table: pd.DataFrame) -> pd.Series:
     return 2.0 * (moving["mcse_cv"] / moving["sd_cv"]).where(moving["bias"].notna())
 
 
+@np.errstate(all="ignore")  # draws that are not finite, or vast
 def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
     """Return the columns of parameters with draws ``(chain, draw, p)``."""
     chains = values.shape[0]
     coordinate = coordinate_of(values, run.sampled_position)
-    with np.errstate(invalid="ignore"):
-        constant = np.ptp(values, axis=(0, 1)) <= _ROUNDING * np.abs(values[0, 0])
+    constant = np.ptp(values, axis=(0, 1)) <= _ROUNDING * np.abs(values[0, 0])
     values = np.where(constant, values[:1, :1], values) if constant.any() else values
     if run.correctable:
         mean = corrected(values, run.folds, coordinate, unbiased=run.adjusted)
@@ -234,35 +239,34 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
         variance = uncorrected((values - mean.value) ** 2)
     sd = np.sqrt(np.maximum(variance.value, 0.0))
     twice_sd = np.maximum(2.0 * sd, 1e-300)  # by which errors of a variance are divided: the delta method
-    with np.errstate(invalid="ignore", divide="ignore"):  # the standard deviation of what is not finite
-        about_first = values - values[:1, :1]
-        plain_sd = about_first.std(axis=(0, 1))
-        converged = convergence(values)
-        moves = plain_sd > 0.0
-        between = np.zeros_like(plain_sd)
-        if chains > 1:
-            between = about_first.mean(axis=1).std(axis=0, ddof=1) / np.sqrt(chains)
-        return {
-            "mean": mean.plain,
-            "mcse": mean.plain_se,
-            "mean_cv": mean.value,
-            # Plain means are kept where the error between few batches is small, by chance too: ArviZ's may be larger.
-            "mcse_cv": np.where(mean.used, mean.se, np.fmax(mean.se, converged.mcse)),
-            "bias": mean.bias,
-            "bias_se": mean.bias_se,
-            "bias_sd_units": mean.bias / np.where(sd > 0.0, sd, np.nan),
-            "sd": plain_sd,
-            "sd_cv": np.where(variance.used, sd, plain_sd),
-            "mcse_sd_cv": variance.se / twice_sd,
-            "bias_of_sd": np.where(variance.used, plain_sd - sd, np.nan),
-            "bias_of_sd_se": variance.bias_se / twice_sd,
-            "unexplained": mean.unexplained,
-            "r_hat": np.where(moves, converged.r_hat, np.nan),
-            "ess_bulk": converged.ess_bulk,
-            "within": np.where(moves, converged.mcse / plain_sd, 0.0),
-            "between": np.where(moves, between / plain_sd, 0.0),
-            "tail": np.where(moves, tail_index(values), np.nan),
-        }
+    about_first = values - values[:1, :1]
+    plain_sd = about_first.std(axis=(0, 1))
+    converged = convergence(values)
+    moves = plain_sd > 0.0
+    between = np.zeros_like(plain_sd)
+    if chains > 1:
+        between = about_first.mean(axis=1).std(axis=0, ddof=1) / np.sqrt(chains)
+    return {
+        "mean": mean.plain,
+        "mcse": mean.plain_se,
+        "mean_cv": mean.value,
+        # Plain means are kept where the error between few batches is small, by chance too: ArviZ's may be larger.
+        "mcse_cv": np.where(mean.used, mean.se, np.fmax(mean.se, converged.mcse)),
+        "bias": mean.bias,
+        "bias_se": mean.bias_se,
+        "bias_sd_units": mean.bias / np.where(sd > 0.0, sd, np.nan),
+        "sd": plain_sd,
+        "sd_cv": np.where(variance.used, sd, plain_sd),
+        "mcse_sd_cv": variance.se / twice_sd,
+        "bias_of_sd": np.where(variance.used, plain_sd - sd, np.nan),
+        "bias_of_sd_se": variance.bias_se / twice_sd,
+        "unexplained": mean.unexplained,
+        "r_hat": np.where(moves, converged.r_hat, np.nan),
+        "ess_bulk": converged.ess_bulk,
+        "within": np.where(moves, converged.mcse / plain_sd, 0.0),
+        "between": np.where(moves, between / plain_sd, 0.0),
+        "tail": np.where(moves, tail_index(values), np.nan),
+    }
 
 
 def _table_of_moments(run: Run) -> pd.DataFrame:

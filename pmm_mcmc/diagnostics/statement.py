@@ -24,14 +24,19 @@ ADJUST = "take adjusted draws: pmm.sample(), or pm.sample(step=pmm.GHMC())"
 # r_hat was below 1.027.
 _NEAR = 2.0
 
+# Times as many draws above which chains may rather be in separate modes.
+_MANY_TIMES = 10.0
+
 # The state of a run with each reason.  The sentence has one remedy, that of the first reason in this order: a wrong
 # step must be mended before more draws help.
 _STATES = {
+    "improper": NOT_TRUSTED,
     "divergences": NOT_TRUSTED,
     "identity": NOT_TRUSTED,
     "bias": NOT_TRUSTED,
     "modes": NOT_TRUSTED,
     "r_hat": NOT_TRUSTED,
+    "wall": UNDECIDED,
     "equilibration": UNDECIDED,
     "neck": UNDECIDED,
     "search": UNDECIDED,
@@ -55,7 +60,7 @@ class Reason:
     code : str
         Of every run ``"few_draws"``, ``"one_chain"``, ``"r_hat"``, ``"mcse"``, ``"divergences"``, ``"tails"``, and of a
         search for other modes ``"modes"``, ``"search"``, ``"labels"``; of those of this package also
-        ``"equilibration"``, ``"identity"``, ``"neck"``; of unadjusted draws ``"bias"``,
+        ``"equilibration"``, ``"identity"``, ``"improper"``, ``"neck"``, ``"wall"``; of unadjusted draws ``"bias"``,
         ``"unmeasured"``; of a ladder ``"ladder"``.
     words : str
         The finding in words, with its limit.
@@ -169,11 +174,12 @@ def verdict_of(reasons: Iterable[Reason], good: str, note: str = "") -> Verdict:
     decisive = [reason for reason in ordered if reason.state == state]
     remedy = decisive[0].remedy
     if decisive[0].code == "r_hat":  # chains that have not forgotten their starts disagree
-        remedy = next((reason.remedy for reason in ordered if reason.code == "equilibration"), remedy)
+        remedy = next((reason.remedy for reason in ordered if reason.code in ("wall", "equilibration")), remedy)
     times = max(reason.draws_factor for reason in ordered)
     if remedy == MORE and 1.0 < times < math.inf:
         remedy += f": at least {math.ceil(10.0 * times) / 10.0:.1f} times as many"
         overlapping = any(reason.code == "r_hat" and reason.remedy == MORE for reason in ordered)
         remedy += ", or reparametrise" * overlapping
+        remedy += "; if there are several modes, use pmm.temper()" * (overlapping and times > _MANY_TIMES)
     sentence = f"{state.capitalize()}: {'; '.join(map(str, decisive))}. {remedy[0].upper()}{remedy[1:]}."
     return Verdict(state, sentence + note, tuple(ordered))

@@ -43,7 +43,7 @@ def checks_of(run: Run) -> tuple[Callable[[Run], Reason | None], ...]:
         *(checks.one_chain, checks.r_hat, checks.mcse_of_mean, checks.mcse_of_sd),
         *(checks.divergences, checks.standstill, heavy_tails),
     )
-    of_package = (checks.equilibration, identity, neck)
+    of_package = (checks.improper, checks.equilibration, identity, neck)
     unadjusted = (checks.unstable, checks.bias_of_mean, checks.bias_of_sd, checks.unmeasured)
     return (
         *every,
@@ -83,7 +83,9 @@ def _means(run: Run) -> str:
         return "no mean is finite: look at how parameters are computed." if not_finite else "nothing varies."
     text = f"within {max(1.0, np.ceil(200.0 * measured.max())):.0f} % of a posterior sd, with 95 % confidence each"
     if not run.unadjusted and len(error) > 1:
-        text += f"; {error.idxmax()} is known least"
+        free = error[[label.partition("[")[0] in run.findings.get("free", []) for label in error.index]]
+        of_free = free.idxmax() if free.notna().any() else error.idxmax()
+        text += f"; {of_free} is known least" + " of the free variables" * (of_free != error.idxmax())
     constant = list(run.table.index[run.table["sd"] == 0.0])
     if constant:
         text += f"; {_abbreviated(constant)} {'is' if len(constant) == 1 else 'are'} constant"

@@ -15,6 +15,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor import as_tensor
 from pytensor.tensor.random.op import RandomVariable
 
+from pmm_mcmc.model.families import family_of
 from pmm_mcmc.model.initial_points import checked_values, for_chains
 from pmm_mcmc.model.interpreted import python_function
 
@@ -61,6 +62,13 @@ def check_discrete(model: pm.Model, otherwise: str) -> None:
             f"{', '.join(imputed)}: has missing values (NaN), of which PyMC makes discrete variables; leave these rows "
             "of the data out: they say nothing about the other variables"
         )
+    needed = set(ancestors([*model.observed_RVs, *model.potentials]))
+    if discrete and not any(model[name] in needed for name in discrete):
+        raise ValueError(
+            f"{', '.join(discrete)}: discrete variables without data below them are predictions: leave them out of the "
+            "model, add them after sampling, and draw them with pm.sample_posterior_predictive(dt, "
+            f"var_names={discrete!r})"
+        )
     if discrete:
         raise ValueError(
             f"{', '.join(discrete)}: discrete variables have no gradient; marginalise them out, with "
@@ -74,7 +82,7 @@ def check_model(model: pm.Model, point: Mapping[str, np.ndarray], method: str) -
     check_discrete(model, f", or use pm.sample(step=pmm.{method}()), where PyMC samples them by a method of its own")
     for rv in flat_priors(model):
         if rv not in set(ancestors([other for other in (*model.basic_RVs, *model.potentials) if other is not rv])):
-            proper = "HalfNormal" if "Half" in type(rv.owner.op).__name__ else "Normal"
+            proper = "HalfNormal" if "Half" in family_of(rv) else "Normal"
             raise ValueError(
                 f"{rv.name}: the posterior is improper, since the prior of {rv.name} is flat and no data depend on it; "
                 f'give it a proper prior, such as pm.{proper}("{rv.name}", sigma=10), or use it in the likelihood'
@@ -86,7 +94,7 @@ def check_model(model: pm.Model, point: Mapping[str, np.ndarray], method: str) -
 
 def flat_priors(model: pm.Model) -> list[Any]:
     """Return the free variables with a flat prior."""
-    return [rv for rv in model.free_RVs if type(rv.owner.op).__name__ in ("FlatRV", "HalfFlatRV")]
+    return [rv for rv in model.free_RVs if family_of(rv) in ("FlatRV", "HalfFlatRV")]
 
 
 def missing_data(model: pm.Model, point: Mapping[str, np.ndarray]) -> str:

@@ -7,8 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.xtensor.rewriting.vectorization import lower_rv
+from pytensor.xtensor.shape import Transpose
+from pytensor.xtensor.vectorization import XRV
 
-__all__ = ["SIGNED", "Law", "law_of"]
+__all__ = ["SIGNED", "Law", "family_of", "law_of"]
 
 # Groups of at most so many elements are non-centred; a single vector may have any length.
 _MOST_GROUPED = 5
@@ -66,12 +69,27 @@ _OF_LOGARITHM: dict[str, tuple[int, Callable[..., tuple[Any, Any]]]] = {
 SIGNED = ("HalfNormalRV", "HalfCauchyRV", "HalfStudentTRV", "ExponentialRV")
 
 
+def family_of(rv: Any) -> str:
+    """Return the name of the operation that makes a random variable, with or without named dimensions."""
+    op = rv.owner.op
+    while isinstance(op, Transpose):
+        rv = rv.owner.inputs[0]
+        op = rv.owner.op
+    return type(op.core_op if isinstance(op, XRV) else op).__name__
+
+
 def law_of(rv: Any, transform: Any, shape: tuple[int, ...]) -> Law | None:
     """Return the law of the value variable of a free random variable, if it is of a location and a scale.
 
     ``transform`` is PyMC's, or None; ``shape`` that of the value variable.
     """
     node = rv.owner
+    if isinstance(node.op, Transpose):
+        return _transposed(law_of(node.inputs[0], transform, _before(node, shape)), node)
+    if isinstance(node.op, XRV):
+        # What PyTensor makes of it: parameters whose axes are in the order of its own.
+        rv = lower_rv.fn(None, node)[1].owner.inputs[0]
+        node = rv.owner
     op = type(node.op).__name__
     kind = type(transform).__name__
     if op in _LOCATION_SCALE.get(kind, ()):
@@ -98,6 +116,24 @@ def law_of(rv: Any, transform: Any, shape: tuple[int, ...]) -> Law | None:
     if op in ("RandomWalkRV", "AutoRegressiveRV") and transform is None and rv.type.ndim == 1:
         return _walk(node, op, *shape)
     return None
+
+
+def _axes(node: Any) -> list[int]:
+    """Return which axis of its input each axis of a transposed variable is."""
+    return [node.inputs[0].type.dims.index(dim) for dim in node.outputs[0].type.dims]
+
+
+def _before(node: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(shape[i] for i in np.argsort(_axes(node)))
+
+
+def _transposed(law: Law | None, node: Any) -> Law | None:
+    """Return the law of a transposed variable, if its elements are independent."""
+    if law is None or law.kind != "elementwise":
+        return None
+    n = len(_axes(node))
+    terms = [pt.shape_padleft(term, n - term.type.ndim).dimshuffle(_axes(node)) for term in law.terms]
+    return law.with_terms(*terms)
 
 
 def _root(covariance: Any) -> Any:

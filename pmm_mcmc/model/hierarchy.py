@@ -10,12 +10,14 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.replace import graph_replace
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
+from pytensor.xtensor.type import XTensorType
 
 from pmm_mcmc.coordinates.child import Child
 from pmm_mcmc.coordinates.factors import Factor
 from pmm_mcmc.model.children import in_order
-from pmm_mcmc.model.families import SIGNED, Law, law_of
+from pmm_mcmc.model.families import SIGNED, Law, family_of, law_of
 from pmm_mcmc.model.interpreted import batched_function
 from pmm_mcmc.model.pytensor_density import Layout
 
@@ -66,7 +68,7 @@ def read_hierarchy(
     """
     shapes = {var: shape for var, (_, shape, _, _) in zip(vars, layout, strict=True)}
     children = ordered_children(_child_variables(model, shapes, choices))
-    if not children and not any(type(rv.owner.op).__name__ in SIGNED for rv in model.free_RVs):
+    if not children and not any(family_of(rv) in SIGNED for rv in model.free_RVs):
         return None
     parents = set().union(*(child.parents for child in children))
     packed = [
@@ -199,7 +201,7 @@ class Hierarchy:
     def law_at(self, child: ChildVariable, values: Mapping[Any, Any]) -> Law:
         """Return the law of a child given value variables, in the shapes that the formulas take."""
         parents = {var: value for var, value in values.items() if var in child.parents}
-        law = child.law.with_terms(*graph_replace(child.law.terms, parents, strict=False))
+        law = child.law.with_terms(*graph_replace(*_as_tensors(child.law.terms, parents), strict=False))
         shape = self.shapes[child.value]
         size = int(np.prod(shape, dtype=int))
         if law.kind in ("grouped", "dense"):
@@ -220,6 +222,16 @@ class Hierarchy:
             L = next(terms)
             pairs.append((mu, L) if law.rho is None else (mu, (L**2, next(terms))))
         return pairs
+
+
+def _as_tensors(terms: list[Any], parents: Mapping[Any, Any]) -> tuple[list[Any], Mapping[Any, Any]]:
+    """Return graphs, and their parents to replace, without named dimensions."""
+    if not any(isinstance(variable.type, XTensorType) for variable in ancestors(terms)):
+        return terms, parents
+    tensors = {var: value.type() for var, value in parents.items()}
+    named = {var: var.type.filter_variable(tensor) for var, tensor in tensors.items()}
+    lowered = rewrite_graph(graph_replace(terms, named, strict=False), include=("lower_xtensor",), clone=True)
+    return lowered, {tensors[var]: value for var, value in parents.items()}
 
 
 def _with_names(model: pm.Model, hierarchy: Hierarchy) -> list[ChildVariable]:

@@ -171,7 +171,13 @@ class _GraphFunction:
     def __init__(self, density: Any):
         self._dtype = np.dtype(density.flat.dtype)
         self._graph = density.graph
-        double, self._shared = jax_function(*self._graph)
+        try:
+            double, self._shared = jax_function(*self._graph)
+        except NotImplementedError as error:
+            what = str(error).rpartition("Op`: ")[2].partition("{")[0]
+            raise ValueError(
+                f"backend='jax': {what}, an operation of the log density, is not written for JAX; leave backend out"
+            ) from error
         self._functions = {False: double}
         # Lengths must be known when the function is traced; parameters are passed, and then the other data.
         self._lengths = [shared for shared in self._shared if is_length(shared.get_value(borrow=True))]

@@ -1,14 +1,16 @@
 """Compiled pytensor functions as C function pointers: the only module that uses internals of numba and pytensor.
 
 pytensor's numba backend stores its compiled function as a dispatcher in ``function.vm.jit_fn``, which takes one tuple
-of arrays.  A call from another compiled function would compile the model again as a part of that function, which takes
-longer than anything else here.  The existing machine code is therefore called by its address
-(``overloads[...].library.get_pointer_to_function``).  Shared data are passed as a table of addresses and shapes, read
-before every run, so that ``pm.set_data`` takes effect.  ``test_native.py`` fails first if one of these internals moves.
+of arrays, or the arrays one by one where pytensor cannot cache the function.  A call from another compiled function
+would compile the model again as a part of that function, which takes longer than anything else here.  The existing
+machine code is therefore called by its address (``overloads[...].library.get_pointer_to_function``).  Shared data are
+passed as a table of addresses and shapes, read before every run, so that ``pm.set_data`` takes effect.
+``test_native.py`` fails first if one of these internals moves.
 """
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +19,7 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import carray, cfunc, types
-from numba.core.cgutils import voidptr_t
+from numba.core.cgutils import unpack_tuple, voidptr_t
 from numba.extending import intrinsic
 
 __all__ = ["SIGNATURE", "address_table", "as_pointer", "call_native", "native_function"]
@@ -51,10 +53,13 @@ def call_native(typingctx, address, x, evaluation, table, d):
     return SIGNATURE.return_type(*[types.int64] * 5), codegen
 
 
-def _call_by_address(dispatcher: Any, argument: types.Type) -> Any:
-    """Return an intrinsic ``call(arguments) -> (ok, result)`` that calls the dispatcher's machine code."""
-    dispatcher.compile((argument,))
-    compiled = dispatcher.overloads[(argument,)]
+def _call_by_address(dispatcher: Any, arrays: Sequence[types.Type]) -> Any:
+    """Return an intrinsic ``call(arrays) -> (ok, result)`` that calls the dispatcher's machine code, with a tuple."""
+    argument = types.BaseTuple.from_types(tuple(arrays))
+    takes_one = bool(dispatcher.py_func.__code__.co_flags & inspect.CO_VARARGS)
+    kinds = (argument,) if takes_one else tuple(arrays)
+    dispatcher.compile(kinds)
+    compiled = dispatcher.overloads[kinds]
     address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
     result = compiled.fndesc.restype
 
@@ -64,9 +69,16 @@ def _call_by_address(dispatcher: Any, argument: types.Type) -> Any:
 
         def codegen(context, builder, signature, args):
             convention = context.call_conv
-            kind = convention.get_function_type(result, (argument,))
+            kind = convention.get_function_type(result, kinds)
             callee = builder.inttoptr(ir.Constant(ir.IntType(64), address), kind.as_pointer())
-            status, value = convention.call_function(builder, callee, result, (argument,), args)
+            values = args if takes_one else unpack_tuple(builder, args[0])
+            status, value = convention.call_function(builder, callee, result, kinds, values)
+            if not takes_one:  # Python code within it may have failed, which no one above looks for
+                with builder.if_then(status.is_error, likely=False):
+                    python = context.get_python_api(builder)
+                    lock = python.gil_ensure()
+                    python.err_clear()
+                    python.gil_release(lock)
             return context.make_tuple(builder, returned, (status.is_ok, value))
 
         return returned(argument), codegen
@@ -107,10 +119,8 @@ def native_function(function: Any, dtype: np.dtype, shared: Sequence[np.ndarray]
         Length of the last output.
     """
     numba_type = numba.from_dtype(np.dtype(dtype))
-    argument = types.BaseTuple.from_types(
-        (types.Array(numba_type, 1, "C"), *(types.Array(numba.from_dtype(a.dtype), a.ndim, "C") for a in shared))
-    )
-    call = _call_by_address(function.vm.jit_fn, argument)
+    kinds = [types.Array(numba.from_dtype(a.dtype), a.ndim, "C") for a in shared]
+    call = _call_by_address(function.vm.jit_fn, [types.Array(numba_type, 1, "C"), *kinds])
     namespace = {"carray": carray, "pointer": as_pointer, "call": call, "nan": np.nan, "dtype": np.dtype(dtype).type}
     lines = []
     position = 0

@@ -27,6 +27,7 @@ from pmm_mcmc.coordinates.groups import noncentred_groups
 from pmm_mcmc.coordinates.signs import Signs
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.coordinates.walk import noncentred_walk
+from pmm_mcmc.model.bad_terms import CHECKS
 from pmm_mcmc.model.families import Law
 from pmm_mcmc.model.hierarchy import Hierarchy, read_hierarchy
 from pmm_mcmc.model.interpreted import python_function
@@ -55,7 +56,15 @@ def noncentred_density(
         return None
 
     def log_density() -> Any:
-        return python_function([flat], list(density.at_flat(flat)))
+        compiled = python_function([flat], list(density.at_flat(flat)))
+
+        def values(x: np.ndarray) -> Any:
+            try:
+                return compiled(x)
+            except CHECKS:  # out of range of a distribution
+                return np.nan, np.full(len(x), np.nan)
+
+        return values
 
     signs = signed_scales(model, hierarchy, log_density)
     if not hierarchy.children and not len(signs.signed):

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-from pymc.logprob.transforms import CircularTransform
 from pymc.pytensorf import make_shared_replacements, rewrite_pregrad
 from pymc.util import get_value_vars_from_user_vars
 from pytensor.compile.sharedvalue import SharedVariable
@@ -16,8 +15,9 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
 
 from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.model.bad_terms import refuse_what_does_not_fit
 from pmm_mcmc.model.building import building
-from pmm_mcmc.model.checks import check_free, missing_data
+from pmm_mcmc.model.checks import check_free
 from pmm_mcmc.model.initial_points import flat_position, initial_point
 from pmm_mcmc.model.model_cache import model_cache, state_of
 from pmm_mcmc.model.noncentred_density import noncentred_density
@@ -25,7 +25,6 @@ from pmm_mcmc.model.pytensor_density import Layout, PyTensorDensity
 from pmm_mcmc.model.split_density import SplitDensity
 
 __all__ = [
-    "bad_start_message",
     "build_log_density",
     "choose_vars",
     "differentiated",
@@ -71,28 +70,11 @@ def periods_of(vars: Sequence[Any], model: pm.Model) -> np.ndarray | None:
     point = initial_point(model)
     transforms = [model.rvs_to_transforms[model.values_to_rvs[var]] for var in vars]
     periods = [
-        np.full(np.size(point[var.name]), 2.0 * np.pi * isinstance(transform, CircularTransform))
+        np.full(np.size(point[var.name]), 2.0 * np.pi * (type(transform).__name__ == "CircularTransform"))
         for var, transform in zip(vars, transforms, strict=True)
     ]
     joined_periods = np.concatenate(periods) if periods else np.empty(0)
     return joined_periods if joined_periods.any() else None
-
-
-def bad_start_message(model: pm.Model, point: dict[str, np.ndarray]) -> str:
-    """Return an error message that names the variables whose log density is not finite at a point."""
-    missing = missing_data(model, point)
-    if missing:
-        return missing
-    terms = model.point_logps(point, round_vals=4)
-    bad = {name: value for name, value in terms.items() if not np.all(np.isfinite(value))}
-    names = ", ".join(f"{name} ({value})" for name, value in bad.items()) or "none by itself: only the gradient"
-    observed = [rv.name for rv in model.observed_RVs if rv.name in bad]
-    if bad and len(observed) == len(bad):
-        names += "; are all its data possible?"
-    return (
-        "the log density or its gradient is not finite at the initial point. Terms that are not finite: "
-        f"{names}. Start elsewhere with initvals=, or look at model.debug()"
-    )
 
 
 def _check_inputs(logp: Any) -> None:
@@ -163,5 +145,9 @@ def log_density(
     key = state_of(model, vars), flat_layout(vars, point), choices
     densities: dict[tuple, PyTensorDensity] = model_cache(model, "log density")
     if key not in densities:
-        densities[key] = build_log_density(vars, model, point, noncentring)
+        try:
+            densities[key] = build_log_density(vars, model, point, noncentring)
+        except (ValueError, IndexError, TypeError):
+            refuse_what_does_not_fit(model, point)
+            raise
     return densities[key]

@@ -71,7 +71,14 @@ def many_draws(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], back
         joined, flat = join_nonshared_inputs(point=point, outputs=list(outputs.values()), inputs=list(vars))
         # Checks of parameters become values: one draw out of range must not raise for a whole block.
         check = "local_check_parameter_to_ninf_switch" if model.check_bounds else "local_remove_check_parameter"
-        include = ("minimum_compile", "inline_ofg_expansion", "canonicalize", "stabilize", check)
+        include = (
+            "minimum_compile",
+            "inline_ofg_expansion",
+            "canonicalize",
+            "stabilize",
+            check,
+            "local_remove_all_assert",
+        )
         # Inner graphs are not compiled: compiled ones may work in place, and could not be inlined later.
         with building():
             graphs = rewrite_graph(joined, include=include, exclude=("compile_inner_graph",), clone=True)

@@ -28,7 +28,7 @@ import numpy as np
 import pymc as pm
 
 from pmm_mcmc.coordinates.signs import Signs
-from pmm_mcmc.model.families import SIGNED
+from pmm_mcmc.model.families import SIGNED, family_of
 from pmm_mcmc.model.hierarchy import Hierarchy
 
 __all__ = ["signed_scales"]
@@ -69,7 +69,7 @@ def _candidates(model: pm.Model, hierarchy: Hierarchy) -> list[tuple[str, Any, n
         if value in hierarchy.factors:
             if type(rv.owner.inputs[-1].owner.op).__name__ in SIGNED:
                 groups.append((rv.name, value, hierarchy.factors[value].scales))
-        elif value not in children and type(rv.owner.op).__name__ in SIGNED:
+        elif value not in children and family_of(rv) in SIGNED:
             if type(model.rvs_to_transforms[rv]).__name__ == "LogTransform":
                 groups.append((rv.name, value, hierarchy.indices(value)))
     return groups

@@ -14,6 +14,7 @@ from pmm_mcmc.diagnostics.noncentred import NONCENTRING, WORDS
 from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.diagnostics.reading import FINDINGS
 from pmm_mcmc.engines.contract import chains_of, evaluated_at, in_model_coordinates
+from pmm_mcmc.model.checks import flat_priors
 from pmm_mcmc.run.mode_search import modes_and_labels
 from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.plan import SamplingPlan
@@ -35,12 +36,15 @@ def attributes_of(plan: SamplingPlan, run: Run, draws: xr.DataArray | None, sear
     ``draws`` are its unconstrained positions ``(chain, draw, d)``, if there are any.
     """
     draws = None if draws is None or not draws.sizes["draw"] else draws
-    searches = {}
+    searches: dict[str, Any] = {}
     if search and draws is not None:
         try:
             searches = _searches(plan, run, draws)
         except Exception:  # no error here may lose the draws
             _log.exception("Other modes, jumps and necks were not looked for, for an error in it; the draws are kept")
+    if plan.model is not None:
+        free = [rv.name for rv in plan.model.free_RVs]
+        searches |= {"free": free, "flat": [rv.name for rv in flat_priors(plan.model)]}
     return _noncentring_of(plan, run, draws) | findings_of(searches)
 
 
@@ -55,10 +59,12 @@ def _searches(plan: SamplingPlan, run: Run, draws: xr.DataArray) -> dict[str, An
     double = plan.attributes["precision"] == "float64"
     some = _some_of(draws, jumps.DRAWS)
     size = jumps.largest_jump(some, lambda x: density_at(engine, x), 1e-10 if double else 1e-5)
+    wall = jumps.has_wall(some, lambda x: density_at(engine, x))
     coordinates = run.tuned.coordinates
     rng = np.random.default_rng(run.warming.ensemble.keys[0])
     noncentring = coordinates.density_parameters
-    findings = modes_and_labels(plan, _some_of(draws, _DRAWS), noncentring, rng, coordinates) | {"jump": size}
+    findings = modes_and_labels(plan, _some_of(draws, _DRAWS), noncentring, rng, coordinates)
+    findings |= {"jump": size, "wall": wall}
     if not double:
         return findings
     some = _some_of(draws, necks.MOST_DRAWS) if engine.d <= necks.MOST_COORDINATES else some

@@ -27,6 +27,8 @@ __all__ = ["available_bytes", "peak_bytes", "refuse_too_large", "rows_of_chunk"]
 # Most bytes of the arrays of a chunk, over all groups, and most draws of a chunk.
 _CHUNK_BYTES = 2**27
 _MOST_ROWS = 100
+# Bytes of the label of a number of a draw, with its places in indices: 350 to 500 for 20,000 to 300,000 of them.
+_LABEL_BYTES = 400
 # The root of Linux's files; tests replace it.
 _ROOT = Path("/")
 # Of version 2 and 1 of control groups: the controller as a process says it, the folder of groups, and in a group the
@@ -113,16 +115,34 @@ def peak_bytes(plan: SamplingPlan, draws: int, rows: int, warming: int = 0) -> i
         checks = 3 * terms + 11 * slab
         whitened = 2 * n * d if 1 < d <= MOST_DENSE else 0
         ending = max(ending, checks, whitened) + chains * (draws + warming) * numbers
-    return 8 * (chains * (5 * d + 2) + max(warm_up, ending))
+    fixed = getattr(plan.engine, "workspaces", 0) + _LABEL_BYTES * numbers
+    return 8 * (chains * (5 * d + 2) + max(warm_up, ending)) + fixed
 
 
-def refuse_too_large(draws: int, chains: int, numbers_per_draw: int, needed: int = 0) -> None:
+def refuse_too_large(plan: SamplingPlan, draws: int, chains: int, needed: int = 0) -> None:
     """Raise ``ValueError`` if the draws, or a run that needs so many bytes, would not fit the available memory."""
-    needed = max(needed, 8 * draws * chains * numbers_per_draw)
+    needed = max(needed, 8 * draws * chains * plan.numbers_per_draw)
     available = available_bytes()
-    if available is not None and needed > available:
-        raise ValueError(
-            f"{chains} chains of {draws} draws, {numbers_per_draw} numbers each, need {decimal(needed)} of memory; "
-            f"{decimal(available)} are available: give store= to keep them on disk, take fewer chains or draws, or "
-            "leave the gradients out (keep_gradients=False), which are half of it or more"
-        )
+    if available is None or needed <= available:
+        return
+    raise ValueError(
+        f"{chains} chains of {draws} draws, {plan.numbers_per_draw} numbers each, need {decimal(needed)} of memory; "
+        f"{decimal(available)} are available: {_smaller(plan)}, give store= to keep them on disk, or take fewer chains "
+        "or draws"
+    )
+
+
+def _smaller(plan: SamplingPlan) -> str:
+    """Return what to leave out of the draws: a variable that is most of them, or else gradients."""
+    sizes = {
+        (group, name): int(np.prod(values.shape[2:], dtype=int))
+        for group, arrays in plan.empty(1).items()
+        for name, values in arrays.items()
+    }
+    posterior = {name: size for (group, name), size in sizes.items() if group == "posterior"}
+    largest = max(posterior, key=lambda name: posterior[name])
+    if 2 * posterior[largest] > sum(sizes.values()):
+        others = [name for name in posterior if name != largest]
+        after = " and compute it afterwards, with pm.compute_deterministics" if plan.model is not None else ""
+        return f"{largest} has {posterior[largest]} of these numbers: leave it out (var_names={others!r}){after}"
+    return "leave the gradients out (step=pmm.GHMC(keep_gradients=False))"

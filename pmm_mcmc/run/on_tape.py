@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pymc.logprob.utils import ParameterValueError
 
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, TunedParameters, evaluated_at
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import NumbaEngine
+from pmm_mcmc.model.bad_terms import CHECKS
 from pmm_mcmc.model.pytensor_density import PyTensorDensity
 from pmm_mcmc.model.user_density import PointerDensity
 from pmm_mcmc.run import devices
@@ -76,6 +76,11 @@ class TapedEngine:
         """What runs the chains."""
         return f"tape, numba from transition {self.switch}"
 
+    @property
+    def workspaces(self) -> int:
+        """Bytes of the workspaces of all threads, and of the one that they are copies of."""
+        return int((1 + self._tape.threads) * self._density.tape.current().workspace.nbytes)
+
     def adjusted(self) -> TapedEngine:
         """Return the engine of adjusted draws: see :class:`pmm_mcmc.engines.contract.Engine`."""
         return TapedEngine(self._tape.adjusted(), lambda: self._compiled().adjusted(), self._density, self.switch)
@@ -112,11 +117,17 @@ def ready(engine: Any, transition: int, console: Console, stopped: Any) -> bool:
 
 
 def engine_of(
-    request: Request, density: Any, backend: str, centre: np.ndarray, announce: Callable[[str], None]
+    request: Request,
+    density: Any,
+    backend: str,
+    centre: np.ndarray,
+    announce: Callable[[str], None],
+    refuse: Callable[[], None],
 ) -> tuple[NumbaEngine | TapedEngine, str]:
     """Return the CPU engine of a model's density, and its backend: numba, with a line, where no tape runs it.
 
-    ``centre`` is the model's initial point, near which a tape must agree with PyTensor.
+    ``centre`` is the model's initial point, near which a tape must agree with PyTensor; ``refuse`` raises an error if
+    the model is at fault where the tape has failed.
     """
     arguments = request.arguments
     threads = request.cores or devices.cores()
@@ -132,6 +143,8 @@ def engine_of(
                 return tape, backend
             return TapedEngine.of(arguments, density, tape, request.chains), backend
         except Exception as reason:  # of any kind: a fault of the tape must not keep a model from its draws
+            if isinstance(reason, ValueError | IndexError):
+                refuse()
             what = reason if isinstance(reason, Unsupported) else f"it ({type(reason).__name__}: {reason})"
             announce(f"Numba compiles the log density, so the start is slower: no interpreter (tape) runs {what}")
     return NumbaEngine.of(arguments, density, threads), "numba"
@@ -152,7 +165,7 @@ def _check(engine: NumbaEngine, tape: TapedDensity, z: np.ndarray) -> None:
     try:
         with np.errstate(all="ignore"):
             value, expected = tape.by_pytensor(z)
-    except (ParameterValueError, np.linalg.LinAlgError):
+    except (*CHECKS, np.linalg.LinAlgError):
         value = np.nan
     if not np.isfinite(value):
         return
@@ -172,7 +185,7 @@ def _gradient(tape: Tape) -> float:
     """Return the seconds that a tape takes on average."""
     instruction, element, function, product = _GRADIENT
     code, rows, columns = (tape.code[:, i].astype(float) for i in range(3))
-    foreign = code == loop.FOREIGN
+    foreign = code >= loop.FOREIGN
     calls = (code >= loop.SIGMOID) & (code <= loop.CALL)
     seconds = instruction * len(code) + (np.where(calls, function, element) * rows * columns)[~foreign].sum()
     for name, cells in _SIZES.items():

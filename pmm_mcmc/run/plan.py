@@ -16,6 +16,7 @@ from pmm_mcmc._version import __version__
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, Engine, evaluated_at
 from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.model.bad_terms import refuse_what_does_not_fit
 from pmm_mcmc.model.checks import check_initvals, check_model, model_of
 from pmm_mcmc.model.initial_points import initial_point, vector_starts
 from pmm_mcmc.model.pymc_density import flat_layout, log_density, periods_of
@@ -160,7 +161,8 @@ class SamplingPlan:
                 density.jax = JaxDensity.from_model(density)
             engine = devices.jax_engine(arguments, density.jax, request.device, request.precision, request.chains)
         else:
-            engine, backend = engine_of(request, density, backend, centre, announce)
+            refuse = functools.partial(refuse_what_does_not_fit, model, point)
+            engine, backend = engine_of(request, density, backend, centre, announce, refuse)
         engine.periods = periods_of(vars, model)
         layout = model_layout(model, vars, point, "jax" if backend == "jax" else "numba")
         return cls._of_engine(

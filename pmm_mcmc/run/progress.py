@@ -23,8 +23,9 @@ DRAWINGS = 2.0  # a second
 _BEAT = 1.0
 # Seconds between later lines of a task that goes on: the pauses double up to this.
 _LONGEST = 5.0
-# Between lines about draws: at least a hundredth of the time so far.
-_SHARE = 0.01
+# Between lines about a run: a share of the time so far, at most so many seconds.
+_SHARE = 0.2
+_RARELY = 60.0
 _NARROW = 110  # columns of a terminal below which progress has shorter headings
 _WIDTH = 100  # letters of the longest line, so that a shorter one covers it
 _ROWS = 8  # bars at most, one for each group of chains
@@ -152,9 +153,9 @@ class RunProgress(_Shown):
 
     In a terminal or a notebook the rows are PyMC's, with step size, K of unadjusted draws, gradients, transitions that
     failed, and the gradients per second of all chains; a row turns red if transitions failed after the warm-up.  In a
-    file or a pipe a line is written at least every two seconds (while drawing, at least every hundredth of the elapsed
-    time), and one at the end.  ``tune`` and ``draws`` are those of each chain in the warm-up and after it, at most;
-    transitions that fail are "diverging" if ``adjusted``, otherwise "unstable".
+    file or a pipe a line is written every second at first and every minute in the end, and one when the run is over.
+    ``tune`` and ``draws`` are those of each chain in the warm-up and after it, at most; transitions that fail are
+    "diverging" if ``adjusted``, otherwise "unstable".
     """
 
     def __init__(self, *, chains: int, tune: int, draws: int, show: bool = True, adjusted: bool = False):
@@ -249,8 +250,7 @@ class RunProgress(_Shown):
             )
 
     def _pause(self) -> float:
-        drawing = bool(self._marks) and not self._marks[-1].tuning
-        return max(_BEAT, _SHARE * (perf_counter() - self._began)) if drawing else _BEAT
+        return min(max(_BEAT, _SHARE * (perf_counter() - self._began)), _RARELY)
 
     def _again(self) -> None:
         if self._marks:

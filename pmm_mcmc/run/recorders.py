@@ -279,7 +279,7 @@ def recorder_of(
         log("Memory: about %s at the peak", decimal(needed))
     if request.keep == "moments":
         return MomentsRecorder(plan, attrs, empty, rows)
-    refuse_too_large(draws + warmup_draws, chains, plan.numbers_per_draw, needed)
+    refuse_too_large(plan, draws + warmup_draws, chains, needed)
     recorder = MemoryRecorder(plan, attrs, empty, rows, identity, draws, warmup_draws)
     if request.finished_run is not None:
         recorder.go_on(request.finished_run)

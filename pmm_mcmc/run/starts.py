@@ -6,6 +6,7 @@ import numpy as np
 from pymc.exceptions import SamplingError
 
 from pmm_mcmc.engines.contract import Engine, evaluated_at, in_model_coordinates, log_det_of
+from pmm_mcmc.model.bad_terms import bad_start_message, breaks_a_sum
 from pmm_mcmc.model.initial_points import (
     INITIAL,
     JITTER,
@@ -15,7 +16,7 @@ from pmm_mcmc.model.initial_points import (
     spread_starts,
     vector_starts,
 )
-from pmm_mcmc.model.pymc_density import bad_start_message, flat_layout
+from pmm_mcmc.model.pymc_density import flat_layout
 from pmm_mcmc.run.plan import SamplingPlan
 
 __all__ = ["density_at", "draws_of_prior", "starts"]
@@ -40,7 +41,11 @@ def starts(plan: SamplingPlan, rng: np.random.Generator) -> np.ndarray:
         width = INITIAL if model is None else JITTER
         groups = plan.request.superchains
         spread = spread_starts(points[0], chains, groups, lambda x: _gradient_at(plan.engine, x), rng, width)
+        if model is not None:
+            _refuse_broken_sums(plan, points[0])
         if spread is not None:
+            if model is not None and (spread == points[0]).all(axis=1).any():
+                _refuse_lonely(plan, points[0], rng)
             return spread
     bad = np.flatnonzero(~np.isfinite(_gradient_at(plan.engine, points)).all(axis=1))
     if bad.size:
@@ -76,6 +81,31 @@ def _parameters(engine: Engine) -> np.ndarray | None:
     return None if engine.structure.is_identity else engine.structure.initial_noncentring()
 
 
+def _refuse_lonely(plan: SamplingPlan, start: np.ndarray, rng: np.random.Generator) -> None:
+    """Raise an error if the log density is finite at the model's start alone, as at parameters that make data of 0."""
+    near = start + 1e-3 * rng.uniform(-1.0, 1.0, size=(10, len(start)))
+    if not np.isfinite(_gradient_at(plan.engine, near)).all(axis=1).any():
+        raise SamplingError(bad_start_message(plan.model, _point(plan, near[0]), "near the initial point"))
+
+
+def _refuse_broken_sums(plan: SamplingPlan, start: np.ndarray) -> None:
+    """Raise an error if a check of a sum, which rounding breaks, fails at most positions around a model's start."""
+    near = start + JITTER * np.random.default_rng(0).uniform(-1.0, 1.0, size=(10, len(start)))
+    bad = np.flatnonzero(~np.isfinite(_gradient_at(plan.engine, near)).all(axis=1))
+    if 2 * len(bad) > len(near) and breaks_a_sum(plan.model, point := _point(plan, near[bad[0]])):
+        raise SamplingError(bad_start_message(plan.model, point, "near the initial point"))
+
+
+def _point(plan: SamplingPlan, position: np.ndarray) -> dict[str, np.ndarray]:
+    """Return a position of a model by variable."""
+    point = {}
+    start = 0
+    for name, shape, size, dtype in flat_layout(plan.model.value_vars, plan.model.initial_point(0)):
+        point[name] = position[start : start + size].reshape(shape).astype(dtype)
+        start += size
+    return point
+
+
 def _bad_start(plan: SamplingPlan, position: np.ndarray, chain: int) -> Exception:
     if plan.model is None:
         reason = plan.density.explain(position) if plan.density is not None else ""
@@ -83,9 +113,4 @@ def _bad_start(plan: SamplingPlan, position: np.ndarray, chain: int) -> Exceptio
             f"the log density or its gradient is not finite where chain {chain} starts ({position})"
             f"{': ' * bool(reason)}{reason}. Give initvals="
         )
-    point = {}
-    start = 0
-    for name, shape, size, dtype in flat_layout(plan.model.value_vars, plan.model.initial_point(0)):
-        point[name] = position[start : start + size].reshape(shape).astype(dtype)
-        start += size
-    return SamplingError(bad_start_message(plan.model, point))
+    return SamplingError(bad_start_message(plan.model, _point(plan, position)))

@@ -24,7 +24,8 @@ from rich.progress import TextColumn
 
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.model.pymc_density import bad_start_message, choose_vars, flat_layout, log_density, periods_of
+from pmm_mcmc.model.bad_terms import bad_start_message
+from pmm_mcmc.model.pymc_density import choose_vars, flat_layout, log_density, periods_of
 from pmm_mcmc.model.pytensor_density import PyTensorDensity
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
 from pmm_mcmc.steps.statistics import GRADIENTS, STATISTICS, Stats, progress_columns, progress_values, rows_of

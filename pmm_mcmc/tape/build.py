@@ -6,7 +6,8 @@ import ctypes
 import ctypes.util
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from scipy.special import cython_special
 
 from pmm_mcmc.tape import loop
 
-__all__ = ["Builder", "Tape", "Unsupported", "address_of"]
+__all__ = ["Builder", "Tape", "Unsupported", "address_of", "offsets_of"]
 
 # Rows of an operation beyond two axes become instructions of their own.
 _MOST_INSTRUCTIONS = 64
@@ -27,12 +28,13 @@ class Unsupported(Exception):
 
 
 class Tape(NamedTuple):
-    """Instructions ``(n, 16)`` with their workspace, and where inputs and outputs begin in it."""
+    """Instructions ``(n, 16)`` with their workspace, where inputs and outputs begin in it, and what they refer to."""
 
     code: np.ndarray
     workspace: np.ndarray
     inputs: list[int]
     outputs: list[int]
+    kept: list[Any]
 
 
 @cache
@@ -62,6 +64,12 @@ def _collapsed(axes: list[tuple[int, list[int]]]) -> list[tuple[int, list[int]]]
     return merged
 
 
+def offsets_of(x: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first element of a view, and how far each is from it."""
+    steps = [np.arange(size) * (stride // 8) for size, stride in zip(x.shape, x.strides, strict=True)]
+    return x[(slice(0, 1),) * x.ndim].reshape(-1), sum(np.ix_(*steps), np.zeros(x.shape, np.int64))
+
+
 class Builder:
     """The instructions of a graph whose inputs have known lengths.
 
@@ -73,6 +81,8 @@ class Builder:
         self._rows: list[list[Any]] = []  # a place in the workspace is a tuple of buffer and offset
         self._buffers: dict[int, np.ndarray] = {}
         self._constants: dict[tuple, np.ndarray] = {}
+        self._kept: list[Any] = []
+        self._loops: list[tuple[int, int]] = []  # first and last rows
 
     def new(self, shape: Sequence[int]) -> np.ndarray:
         """Return a view of a new buffer."""
@@ -128,7 +138,7 @@ class Builder:
         m, by_row = rows.pop() if rows else (1, [0] * len(operands))
         n, by_column = columns[0] if columns else (1, [0] * len(operands))
         if len(columns) > 1 or math.prod(size for size, _ in rows) > _MOST_INSTRUCTIONS:
-            raise Unsupported(f"an operation over {len(shape)} axes")
+            return self._emit_in_order(code, out, values, shape, inner, address)
         if m == 0 or (n == 0 and inner is None):
             return
         for index in np.ndindex(*(size for size, _ in rows)):
@@ -137,6 +147,27 @@ class Builder:
                 offset += sum(step * strides[i] for step, (_, strides) in zip(index, rows, strict=True))
                 cells += [(buffer, offset), by_row[i], by_column[i]]
             self._rows.append([*cells, *[0] * (loop.CELLS - 1 - len(cells)), address])
+
+    def _emit_in_order(
+        self, code: int, out: Any, values: Sequence[Any], shape: tuple[int, ...], inner: int | None, address: int
+    ) -> None:
+        """Append an operation over more axes than two: of values that are gathered in order first."""
+        result = out if out.flags.c_contiguous else self.new(out.shape)
+        self.emit(code, result, *(self.in_order(value, shape) for value in values), inner=inner, address=address)
+        if result is not out:
+            origin, places = offsets_of(out)
+            self.emit(loop.SCATTER_SET, origin, result.reshape(-1), places.reshape(-1), inner=1)
+
+    def in_order(self, value: Any, shape: tuple[int, ...]) -> np.ndarray:
+        """Return a value that is broadcast to a shape of any number of axes, in contiguous order."""
+        if not self.depends(value):
+            return self.constant(np.broadcast_to(value, shape))
+        if value.shape == shape and value.flags.c_contiguous:
+            return value
+        origin, places = offsets_of(value)
+        out = self.new(shape)
+        self.emit(loop.GATHER, out.reshape(-1), origin, np.broadcast_to(places, shape).reshape(-1))
+        return out
 
     def apply(self, code: int, *values: Any, address: int = 0) -> np.ndarray:
         """Return the result of an elementwise operation."""
@@ -166,6 +197,10 @@ class Builder:
         for each, place in zip(values, np.split(out, ends[:-1], axis), strict=True):
             self.emit(loop.COPY, place, each)
         return out
+
+    def in_a_row(self, *values: Any) -> np.ndarray:
+        """Return the elements of values of any shapes as one vector."""
+        return self.join(0, [self.in_order(value, np.shape(value)).reshape(-1) for value in values])
 
     def reduce(self, code: int, nothing: float, value: np.ndarray, axes: Sequence[int]) -> np.ndarray:
         """Return the result of a reduction over axes, of which that of no elements is ``nothing``."""
@@ -213,6 +248,20 @@ class Builder:
             return x, "T", columns
         return self.copy(x), "N", x.shape[1]
 
+    @contextmanager
+    def repeated(self, active: np.ndarray) -> Iterator[None]:
+        """Repeat the instructions of the block until no element of a contiguous array is true."""
+        first = len(self._rows)
+        yield
+        cells: list[Any] = [loop.REPEAT, active.size, first, self._place(active)]
+        self._rows.append([*cells, *[0] * (loop.CELLS - len(cells))])
+        self._loops.append((first, len(self._rows) - 1))
+
+    def kept(self, function: Any) -> int:
+        """Return the address of a function of ctypes, which lives as long as the tape."""
+        self._kept.append(function)
+        return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
+
     def foreign(self, function: str | int, *arguments: Any) -> None:
         """Append a call of BLAS or LAPACK, or of an address, with pointers to letters, numbers and buffers."""
         cells: list[Any] = []
@@ -229,8 +278,16 @@ class Builder:
 
     def finish(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Tape:
         """Lay out the workspace: inputs and constants first, then buffers, each for as long as it is in use."""
-        needed = {cell[0]: k for k, row in enumerate(self._rows) for cell in row if isinstance(cell, tuple)}
+        ends = {
+            k: last for first, last in self._loops for k in range(first, last)
+        }  # a turn may need what it began with
+        needed = {
+            cell[0]: ends.get(k, k) for k, row in enumerate(self._rows) for cell in row if isinstance(cell, tuple)
+        }
         needed |= {id(out.base): len(self._rows) for out in outputs}
+        last_uses = defaultdict(list)
+        for key, k in needed.items():
+            last_uses[k].append(key)
         constants = {id(view.base): view for view in self._constants.values() if id(view.base) in needed}
         free: dict[int, list[int]] = defaultdict(list)  # offsets by length
         fixed = dict.fromkeys([*(id(value.base) for value in inputs), *constants])
@@ -244,13 +301,13 @@ class Builder:
                 elif key not in offsets:
                     offsets[key] = size
                     size += length
-            for key, length in keys.items():
-                if needed[key] == k and key not in fixed:
-                    free[length].append(offsets[key])
+            for key in last_uses[k]:
+                if key not in fixed:
+                    free[len(self._buffers[key])].append(offsets[key])
         workspace = np.zeros(size)
         for key, view in constants.items():
             workspace[offsets[key] : offsets[key] + view.size] = view.ravel()
         cells = [[offsets[c[0]] + c[1] if isinstance(c, tuple) else c for c in row] for row in self._rows]
         code = np.array(cells, dtype=np.int64).reshape(-1, loop.CELLS).view(np.uint64)
         places = [offsets.get(buffer, 0) + offset for buffer, offset in map(self._place, outputs)]
-        return Tape(code, workspace, [offsets[id(value.base)] for value in inputs], places)
+        return Tape(code, workspace, [offsets[id(value.base)] for value in inputs], places, self._kept)

@@ -21,6 +21,11 @@ __all__ = ["TapedDensity"]
 
 # What prepares a graph for numba's own code: without it, every node is one operation.
 _NOT_REWRITTEN = ("fusion", "fuse_indexed_into_elemwise", "scalarize", "BlasOpt", "inplace")
+# Nodes from which on a graph is not brought into PyTensor's canonical form once more, after its gradient was taken: 40
+# steps of an epidemic (2,012 nodes) took 62 s, and 5,774 instructions in place of 2,732.  Of 50 models of galleries the
+# largest has 700.
+_LARGE = 1000
+_NOT_IN_LARGE = ("canonicalize", "local_greedy_distributor")
 
 
 class TapedDensity:
@@ -49,7 +54,8 @@ class TapedDensity:
         variables = dict.fromkeys(ancestors(outputs))
         self._shared = [v for v in variables if isinstance(v, SharedVariable) and v is not parameters]
         self._graph = FunctionGraph([*self._inputs, *self._shared], list(outputs), clone=True)
-        numba_mode().excluding(*_NOT_REWRITTEN).optimizer.rewrite(self._graph)
+        large = len(self._graph.apply_nodes) > _LARGE
+        numba_mode().excluding(*_NOT_REWRITTEN, *(_NOT_IN_LARGE if large else ())).optimizer.rewrite(self._graph)
         self._tape = self._built()
 
     def _built(self) -> Tape:
@@ -84,12 +90,12 @@ class TapedDensity:
         ``output`` is ``"joint"``, or ``"gradient"`` for the gradient alone.
         """
         parameters = self._parameters if density_parameters is None else density_parameters
-        code, template, inputs, (value, evaluation) = self.current(parameters)
+        code, template, inputs, (value, evaluation), kept = self.current(parameters)
         workspace = template.copy()
         for start in inputs[1:]:
             workspace[start : start + len(parameters)] = parameters
         width = self.width if output == "joint" else self.d
         places = code.ctypes.data, len(code), workspace.ctypes.data, len(workspace), value, evaluation, width
         table = np.array(places, dtype=np.int64)
-        weakref.finalize(table, list, (code, workspace)).atexit = False
+        weakref.finalize(table, list, (code, workspace, kept)).atexit = False
         return table

@@ -2,7 +2,8 @@
 
 A tape is an array of instructions ``(n, 16)`` over one workspace of doubles.  An instruction is a code, the numbers of
 rows and of columns that it visits, then for its result and up to three operands an offset into the workspace with
-strides by row and by column, and last the address of a function.  Booleans are 0 and 1, indices are doubles too.
+strides by row and by column, and last the address of a function.  That of REPEAT has the number of elements that it
+looks at, and the instruction that it goes back to.  Booleans are 0 and 1, indices are doubles too.
 Unsigned integers wrap around, so that strides may be negative and no index is tested for its sign.
 """
 
@@ -23,8 +24,8 @@ CELLS = 16
 ARGUMENTS = 13  # of a function of BLAS or LAPACK, at most
 (
     COPY, ADD, SUB, MUL, DIV, SQRT, ABS, SIGN, ROUND32, MAXIMUM, MINIMUM, SWITCH, LT, LE, EQ, NEQ, SIGMOID, SOFTPLUS,
-    CALL, GATHER, SCATTER_ADD, SCATTER_SET, SUM, DOT, CUMSUM, CHECK, FOREIGN,
-) = range(27)  # fmt: skip
+    CALL, GATHER, SCATTER_ADD, SCATTER_SET, SUM, DOT, CUMSUM, CUMPROD, CHECK, FOREIGN, REPEAT,
+) = range(29)  # fmt: skip
 _inner = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
@@ -191,15 +192,33 @@ def _reduced(code, w, n, o, on, a, an, b, bn):
         for j in range(n):
             total += w[a + j * an]
             w[o + j * on] = total
+    elif code == CUMPROD:
+        total = 1.0
+        for j in range(n):
+            total *= w[a + j * an]
+            w[o + j * on] = total
+
+
+@_inner
+def _any(w, a, n):
+    for j in range(n):
+        if w[a + j] != 0.0:
+            return True
+    return False
 
 
 @njit(cache=True, error_model="numpy")
 def run_tape(tape, w):
     """Run a tape of unsigned integers ``(n, 16)`` over its workspace; return whether every check held."""
-    for k in range(len(tape)):
+    k: Any = 0
+    while k < len(tape):
         code = np.int64(tape[k, 0])
         if code == FOREIGN:
             _foreign(tape[k:].ctypes.data, w.ctypes.data)
+            k += 1
+            continue
+        if code == REPEAT:
+            k = np.int64(tape[k, 2]) if _any(w, tape[k, 3], tape[k, 1]) else k + 1
             continue
         n = tape[k, 2]
         o = tape[k, 3]
@@ -229,6 +248,7 @@ def run_tape(tape, w):
             a += tape[k, 7]
             b += tape[k, 10]
             c += tape[k, 13]
+        k += 1
     return True
 
 

@@ -10,10 +10,12 @@ import numpy as np
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Constant
 from pytensor.scalar.basic import Composite, ScalarOp
+from pytensor.scalar.loop import ScalarLoop
 from pytensor.tensor.subtensor import indices_from_subtensor
 
 from pmm_mcmc.tape import loop
-from pmm_mcmc.tape.build import Builder, Unsupported
+from pmm_mcmc.tape.build import Builder, Unsupported, offsets_of
+from pmm_mcmc.tape.python_calls import perform, performed
 
 __all__ = ["trace"]
 
@@ -51,7 +53,7 @@ def trace(builder: Builder, graph: Any, values: Sequence[Any]) -> list[Any]:
 
     def value(variable: Any) -> Any:
         if variable not in traced and isinstance(variable, Constant):
-            traced[variable] = variable.data if isinstance(variable.data, slice) else np.asarray(variable.data)
+            traced[variable] = _numbers_of(variable.data)
         return traced[variable]
 
     for node in graph.toposort():
@@ -70,38 +72,40 @@ def _results(builder: Builder, node: Any, values: list[Any]) -> list[Any]:
     if isinstance(op, OpFromGraph):
         return trace(builder, op.fgraph, values)
     if not any(map(builder.depends, values)):
-        return _folded(node, values)
+        return [_numbers_of(each) for each in perform(node, values)]
     if name == "Elemwise":
         shape = np.broadcast_shapes(*(np.shape(each) for each in values))
-        results = _scalars(builder, op.scalar_op, dtypes, values)
+        try:
+            results = _scalars(builder, op.scalar_op, dtypes, values)
+        except Unsupported:
+            if not getattr(op.scalar_op, "nfunc_spec", None):  # Python would call it element by element
+                raise
+            return performed(builder, node, values)
         return [each if np.shape(each) == shape else builder.copy(each, shape) for each in results]
     if hasattr(op, "on_tape"):  # a map of coordinates
         return op.on_tape(builder, *values)
     if name not in _TENSORS:
-        raise Unsupported(name)
+        return performed(builder, node, values)
     result = _TENSORS[name](builder, op, *values)
     return result if isinstance(result, list) else [result]
 
 
-def _folded(node: Any, values: list[Any]) -> list[Any]:
-    """Return what a node makes of numbers."""
-    if hasattr(node.op, "prepare_node"):
-        node.op.prepare_node(node, None, None, "py")
-    storage: list[list[Any]] = [[None] for _ in node.outputs]
-    inputs = [each.type.filter(value, allow_downcast=True) for each, value in zip(node.inputs, values, strict=True)]
-    node.op.perform(node, inputs, storage)
-    return [each if isinstance(each, slice) else np.asarray(each) for (each,) in storage]
+def _numbers_of(data: Any) -> Any:
+    """Return data as an array, unless they are a slice, or None, as the argument of an operation."""
+    return data if data is None or isinstance(data, slice) else np.asarray(data)
 
 
 def _scalars(builder: Builder, op: Any, dtypes: Sequence[str], values: Sequence[Any]) -> list[Any]:
     """Append a scalar function of arrays."""
     if isinstance(op, Composite):
         return trace(builder, op.fgraph, values)
+    if isinstance(op, ScalarLoop):
+        return _scalar_loop(builder, op, values)
     name = type(op).__name__
     dtype = np.dtype(dtypes[0])
     narrow = dtype.kind in "iu" and dtype.itemsize < 8 and name not in ("Switch", "Sign", "Cast", "Identity", "Second")
     bitwise = name in ("AND", "OR", "XOR", "Invert") and dtype.kind != "b"
-    if narrow or bitwise or dtype.kind not in "fiub":
+    if (narrow and dtype.itemsize > 2) or bitwise or dtype.kind not in "fiub":
         raise Unsupported(f"{name} of {dtype}")
     if name in _SCALARS:
         result = _SCALARS[name](builder, dtype, *values)
@@ -111,10 +115,42 @@ def _scalars(builder: Builder, op: Any, dtypes: Sequence[str], values: Sequence[
         result = builder.apply(_CODES[name], *values)
     else:
         _, of_scipy, function = (getattr(op, "nfunc_spec", None) or ("",))[0].rpartition("scipy.special.")
-        if not (name in _FUNCTIONS or of_scipy) or dtype != np.float64:
+        if not (name in _FUNCTIONS or of_scipy) or not (dtype == np.float64 or (narrow and name == "Pow")):
             raise Unsupported(f"{name} of {dtype}")
         result = builder.call(_FUNCTIONS.get(name, function), *values)
+    if narrow:
+        return [_wrapped(builder, dtype, result)]
     return [builder.apply(loop.ROUND32, result) if dtype == np.float32 else result]
+
+
+def _wrapped(builder: Builder, dtype: np.dtype, x: Any) -> Any:
+    """Return whole numbers of 8 or 16 bits as they are stored: what is beyond the largest goes on at the smallest."""
+    count = 2.0 ** (8 * dtype.itemsize)
+    shifted = builder.apply(loop.SUB, x, float(np.iinfo(dtype).min))
+    turns = builder.call("floor", builder.apply(loop.MUL, shifted, 1.0 / count))
+    return builder.apply(loop.SUB, x, builder.apply(loop.MUL, turns, count))
+
+
+def _scalar_loop(builder: Builder, op: Any, values: Sequence[Any]) -> list[Any]:
+    """Append a loop of scalar functions, as series and continued fractions are: elements that have ended wait."""
+    turns, *starts = values
+    shape = np.broadcast_shapes(*map(np.shape, values))
+    n = len(op.fgraph.outputs) - op.is_while
+    states = [builder.copy(start, shape) for start in starts[:n]]
+    left = builder.copy(turns, shape)
+    active = builder.apply(loop.LT, 0.0, left)
+    ended = builder.copy(0.0, shape)
+    with builder.repeated(active):
+        # Copies, since a state may be another's value of the turn before.
+        results = [builder.copy(each, shape) for each in trace(builder, op.fgraph, [*states, *starts[n:]])]
+        for state, result in zip(states, results, strict=False):
+            builder.emit(loop.SWITCH, state, active, result, state)
+        builder.emit(loop.SUB, left, left, 1.0)
+        if op.is_while:
+            builder.emit(loop.SWITCH, ended, active, results[-1], ended)
+            builder.emit(loop.SWITCH, left, ended, 0.0, left)
+        builder.emit(loop.LT, active, 0.0, left)
+    return [*states, ended] if op.is_while else states
 
 
 def _cast(builder: Builder, dtype: np.dtype, x: Any) -> Any:
@@ -169,7 +205,7 @@ def _subtensor(builder: Builder, op: Any, x: Any, *values: Any) -> Any:
     index = _indices(builder, op, values)
     if not any(isinstance(each, np.ndarray) for each in index):
         return x[(*index, ...)]
-    origin, offsets = _offsets(x)
+    origin, offsets = offsets_of(x)
     places = offsets[index]
     out = builder.new(places.shape)
     if places.size:
@@ -187,19 +223,13 @@ def _inc_subtensor(builder: Builder, op: Any, x: Any, y: Any, *values: Any) -> A
         return out
     if getattr(op, "ignore_duplicates", False):
         raise Unsupported("an increment that ignores duplicates")
-    origin, offsets = _offsets(out)
+    origin, offsets = offsets_of(out)
     places = offsets[index]
     if places.size:
         row = builder.copy(y, places.shape).reshape(-1)
         code = loop.SCATTER_SET if op.set_instead_of_inc else loop.SCATTER_ADD
         builder.emit(code, origin, row, places.reshape(-1), inner=1)
     return out
-
-
-def _offsets(x: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first element of a view, and how far each is from it."""
-    steps = [np.arange(size) * (stride // 8) for size, stride in zip(x.shape, x.strides, strict=True)]
-    return x[(slice(0, 1),) * x.ndim].reshape(-1), sum(np.ix_(*steps), np.zeros(x.shape, np.int64))
 
 
 def _dimshuffle(builder: Builder, op: Any, x: Any) -> Any:
@@ -218,10 +248,11 @@ def _reduction(builder: Builder, op: Any, x: Any) -> Any:
 
 
 def _cumulative(builder: Builder, op: Any, x: Any) -> Any:
-    if op.mode != "add" or op.axis is None:
-        raise Unsupported(f"{op}")
+    if op.axis is None:
+        x = builder.copy(x).reshape(-1)
     out = builder.new(x.shape)
-    builder.emit(loop.CUMSUM, np.moveaxis(out, op.axis, -1), np.moveaxis(x, op.axis, -1), inner=1)
+    code = loop.CUMSUM if op.mode == "add" else loop.CUMPROD
+    builder.emit(code, np.moveaxis(out, op.axis or 0, -1), np.moveaxis(x, op.axis or 0, -1), inner=1)
     return out
 
 

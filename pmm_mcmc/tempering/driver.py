@@ -197,7 +197,7 @@ class Tempering(Driver):
         empty["sample_stats"]["restart"] = np.empty((replicas, 0), np.int64)
         rows = rows_of_chunk(request.draws, replicas, plan.numbers_per_draw)
         if request.store is None:
-            refuse_too_large(request.draws, replicas, plan.numbers_per_draw)
+            refuse_too_large(plan, request.draws, replicas)
             identity = self._identity | {"chains": replicas}
             self.recorder = MemoryRecorder(plan, self.attributes, empty, rows, identity, request.draws)
         else:

@@ -23,7 +23,7 @@ from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.transient import narrowness, past_transient
 
-__all__ = ["NoncentringFit", "noncentring_at_starts"]
+__all__ = ["NoncentringFit", "noncentring_at_starts", "one_sided"]
 
 # Pairs of each block, one gradient each: a variable with as many as eight others has one.
 _PAIRS = 8
@@ -118,7 +118,9 @@ class NoncentringFit:
         pairs = [np.concatenate(arrays, axis=1) for arrays in zip(*self.pairs, strict=True)]
         noncentring = structure.learn(at_x, of_x, pairs, old)
         if structure.signed.size:
-            noncentring = structure.without_sign(noncentring, _one_sided(structure, at_x, of_x, noncentring))
+            at_z, _ = structure.to_z(at_x, noncentring)
+            _, of_z = structure.pull_back(at_z, of_x, noncentring)
+            noncentring = structure.without_sign(noncentring, one_sided(structure, at_z, of_z))
         z, log_det = structure.to_z(x, noncentring)
         _, gradient = structure.pull_back(z, slope, noncentring)
         _, old_log_det = structure.to_z(x, old)
@@ -143,23 +145,23 @@ class NoncentringFit:
         self.pairs = [*self.pairs[-1:], newest]
 
 
-def _one_sided(structure: Structure, x: np.ndarray, of_x: np.ndarray, noncentring: np.ndarray) -> np.ndarray:
+def one_sided(structure: Structure, z: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     """Return which signed scales ``(k,)`` are better off as logarithms, at draws ``(n, d)`` in order of time.
 
     A scale with a sign has no tail towards 0.  Yet what changes sign with it may be correlated with what does not, as
     the effects of few groups are with an intercept: the other way round on the other side, where no preconditioner
-    suits that suits this one.  The older draws give one, and the newer ones, mirrored, tell whether it fits there.
+    suits that suits this one.  The older draws give one, and the newer ones, mirrored, tell whether it fits there: not
+    if it leaves more of a coordinate that changes sign than a preconditioner that fits may leave.  Of 15 models (two
+    seeds) that left up to 1.2 of one signs saved gradients or none, that left 2.4 and more logarithms saved up to 0.98.
     """
-    z, _ = structure.to_z(x, noncentring)
-    _, gradient = structure.pull_back(z, of_x, noncentring)
     split = int(0.6 * len(z))
-    one_sided = np.zeros(len(structure.signed), bool)
+    sides = np.zeros(len(structure.signed), bool)
     if split < 2:
-        return one_sided
+        return sides
     coordinates = best_coordinates(z[:split], gradient[:split])
     rows = np.linspace(split, len(z) - 1, min(_TESTED, len(z) - split)).astype(int)
     here = misfit(coordinates, z[rows], gradient[rows])
     for i, (there, of_there, count) in enumerate(structure.mirrored(z[rows], gradient[rows])):
         # On a Gaussian the mean of y^2 + g^2 is that of (y + g)^2, and 2.
-        one_sided[i] = misfit(coordinates, there, of_there) - here > (THRESHOLDS.misfit - 2.0) * count
-    return one_sided
+        sides[i] = misfit(coordinates, there, of_there) - here > (THRESHOLDS.misfit - 2.0) * count
+    return sides

@@ -161,8 +161,8 @@ def fixed_setting(
     """Return the setting of a run without warm-up; raise an error if the step size is "auto"."""
     if arguments.step_size is None:
         raise ValueError(
-            f"step_size='auto' with tune=0: {arguments.method} finds its step size in warm-up. "
-            "Give step_size=, or let it tune (tune=1000)"
+            "step_size='auto' with tune=0: a step size is found in warm-up. Let it tune (tune=1000), or give one to a "
+            "step: step=pmm.GHMC(step_size=...)"
         )
     scale = np.ones_like(centre) if arguments.scaling is None else np.array(arguments.scaling)
     friction = arguments.friction or default_friction(arguments.kernel, arguments.step_size)

@@ -209,7 +209,7 @@ def test_every_check_is_in_the_list_of_those_who_are_asked():
 
     every = {"one_chain", "r_hat", "mcse_of_mean", "mcse_of_sd", "divergences", "standstill"}
     every |= {"modes", "unfinished_search", "labels", "heavy_tails"}
-    ours = every | {"equilibration", "identity", "neck"}
+    ours = every | {"improper", "equilibration", "identity", "neck"}
     assert asked(adjusted(x)) == ours
     assert asked(gaussian(x)) == ours | {"unstable", "bias_of_mean", "bias_of_sd", "unmeasured"}
     assert asked(without_gradients(gaussian(x))) == every

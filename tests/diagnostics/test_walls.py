@@ -1,11 +1,13 @@
 """Posteriors with an edge: Stein's identity fails of the posterior itself, and nothing is corrected by it."""
 
 import numpy as np
+import pymc as pm
 import pytest
 from results import gaussian, tree
 from scipy import stats
 
 import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics.jumps import has_wall
 from pmm_mcmc.diagnostics.summary import bias_table
 
 
@@ -50,3 +52,83 @@ def test_an_edge_across_many_coordinates_is_known_by_what_the_model_refused():
         assert bias_table(dt)["bias"].notna().any() == corrected
     found = pmm.verdict(dt)
     assert found.state == "not trusted" and "bound parameters by their priors" in found.sentence
+
+
+def of_normals(x, fall=-np.inf):
+    """The log density of normal variables whose sum is not above 1.5."""
+    inside = x.sum(axis=1) < 1.5
+    return np.where(inside, 0.0, fall) - 0.5 * (x**2).sum(axis=1), -x
+
+
+@pytest.mark.parametrize("d", [1, 2, 8])
+@pytest.mark.parametrize("fall", [-np.inf, np.nan, -1e10, -50.0])
+def test_a_wall_is_found(d, fall):
+    x = np.random.default_rng(2).normal(size=(200, d))
+    x = x[x.sum(axis=1) < 1.5][:48]
+    assert has_wall(x, lambda x: of_normals(x, fall))
+
+
+@pytest.mark.parametrize("density", [
+    lambda x: -0.5 * (x**2).sum(axis=1), lambda x: -1e3 * (x[:, 1] - x[:, 0] ** 2) ** 2 - 0.5 * x[:, 0] ** 2,
+    lambda x: -np.exp(-x[:, 0]) * x[:, 1] ** 2 / 2.0 - x[:, 0] ** 2 / 18.0, lambda x: -np.exp(5.0 * x).sum(axis=1),
+    lambda x: np.where(x[:, 0] > 0.0, -1.0, 0.0) - 0.5 * (x**2).sum(axis=1),
+    lambda x: np.where(x[:, 0] < 40.0, 0.0, -np.inf) - 0.5 * (x**2).sum(axis=1),
+], ids=["normal", "curved", "funnel", "steep", "step", "far"])  # fmt: skip
+def test_what_is_steep_or_far_is_no_wall(density):
+    x = np.random.default_rng(4).normal(size=(48, 2))
+    assert not has_wall(x, lambda x: (density(x), x))
+
+
+def two_bounds():
+    a = pm.Uniform("a", 0.0, 1.0)
+    b = pm.Uniform("b", 0.0, 1.0)
+    pm.Potential("keep", pm.math.switch(a + b < 1.5, 0.0, -np.inf))
+
+
+def largest_of_data():
+    pm.Uniform("y", 0.0, pm.Uniform("t", 0.0, 20.0), observed=np.linspace(0.5, 4.9, 12))
+
+
+def ordered_by_hand():
+    a = pm.Normal("a", shape=2)
+    pm.Potential("order", pm.math.switch(a[0] > a[1], 0.0, -50.0))
+
+
+@pytest.mark.pymc
+@pytest.mark.parametrize("build", [two_bounds, largest_of_data, ordered_by_hand])
+def test_draws_at_a_wall_are_not_divergent_and_have_the_remedy_that_helps(build):
+    with pm.Model() as model:
+        build()
+    found = pmm.verdict(pmm.sample(model=model, random_seed=1, progressbar=False))
+    codes = {reason.code for reason in found.reasons}
+    assert "wall" in codes and codes <= {"wall", "r_hat", "mcse"}, found.sentence  # slow, and right
+    assert "let a prior end there" in found.sentence.lower() and "step_size" not in found.sentence
+
+
+def separated():
+    pm.Bernoulli("y", logit_p=pm.Flat("k") * np.array([-2.0, -1.0, 1.0, 2.0]), observed=[0, 0, 1, 1])
+
+
+def one_group():
+    pm.Normal("y", pm.Normal("u", 0.0, pm.HalfFlat("k")), 1.0, observed=[0.5])
+
+
+def no_events():
+    pm.Poisson("y", pm.math.exp(pm.Flat("k") + pm.Normal("b") * np.arange(3)), observed=[0, 0, 0])
+
+
+@pytest.mark.pymc
+@pytest.mark.parametrize("build", [separated, one_group, no_events])
+def test_an_improper_posterior_is_called_so(build):
+    with pm.Model() as model:
+        build()
+    tree = pmm.sample(model=model, random_seed=1, progressbar=False)
+    found = pmm.verdict(tree)
+    assert found.reasons[0].code == "improper" and "give k a proper prior" in found.sentence.lower()
+
+
+@pytest.mark.pymc
+def test_a_flat_prior_with_data_is_not():
+    with pm.Model() as model:
+        pm.Normal("y", pm.Flat("m"), pm.HalfFlat("s"), observed=np.random.default_rng(1).normal(size=20))
+    assert pmm.verdict(pmm.sample(model=model, random_seed=1, progressbar=False)).trusted

@@ -140,3 +140,22 @@ def test_a_warm_up_alone_can_be_too_large(model, monkeypatch):
     monkeypatch.setattr(memory, "available_bytes", lambda: 2 * 10**6)
     with pytest.raises(ValueError, match=r"of memory; 2\.0 MB are available"):
         pmm.sample(chains=64, draws=1, model=model, **RUN)
+
+
+def test_what_is_most_of_the_draws_is_named(monkeypatch):
+    with pm.Model() as model:
+        b = pm.Normal("b", shape=2)
+        pm.Deterministic("p", pm.math.sigmoid(np.linspace(-1.0, 1.0, 1000) * b[0]))
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10**6)
+    words = r"p has 1000 of these numbers: leave it out \(var_names=\['b'\]\) and compute it afterwards, with pm"
+    with pytest.raises(ValueError, match=words):
+        pmm.sample(chains=4, draws=100, model=model, **RUN)
+    # The remedy.
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10**7)
+    assert list(pmm.sample(chains=4, draws=100, var_names=["b"], model=model, **RUN)["posterior"]) == ["b"]
+
+
+def test_gradients_that_are_most_of_the_draws_are_named(model, monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10**6)
+    with pytest.raises(ValueError, match=r"leave the gradients out \(step=pmm\.GHMC\(keep_gradients=False\)\)"):
+        pmm.sample(chains=4, draws=2000, tune=0, step=pmm.GHMC(step_size=0.5, friction=1.0), model=model, **RUN)

@@ -282,7 +282,12 @@ def test_a_file_gets_a_line_every_so_often(screen, monkeypatch):
 def test_lines_of_long_runs_come_less_often(screen):
     seen = screen(force_terminal=False)
     with RunProgress(chains=2, tune=100, draws=100) as bar:
-        for tuning, seconds, pause in ((True, 0.0, 1.0), (True, 36_000.0, 1.0), (False, 50.0, 1.0), (False, 36e3, 360)):
+        for tuning, seconds, pause in (
+            (True, 0.0, 1.0),
+            (True, 36_000.0, 60.0),
+            (False, 50.0, 10.0),
+            (False, 36e3, 60),
+        ):
             seen.seconds = seconds
             update(bar, 2, 10, tuning=tuning)
             assert bar._pause() == pytest.approx(pause)

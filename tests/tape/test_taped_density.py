@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 import xarray as xr
 from numba import njit
@@ -11,6 +12,7 @@ from sampling_runs import Stop, assert_same
 
 import pmm_mcmc as pmm
 from pmm_mcmc.model.pymc_density import choose_vars, log_density
+from pmm_mcmc.tape import density as tape_density
 from pmm_mcmc.tape import table
 from pmm_mcmc.tape.density import TapedDensity
 
@@ -111,19 +113,68 @@ def walk():
     return model
 
 
-@pytest.mark.parametrize("build", [hierarchy, correlated, mixture, process, counts, walk])
+def slopes():
+    with pm.Model() as model:
+        L, _, _ = pm.LKJCholeskyCov("L", n=3, eta=2.0, sd_dist=pm.Exponential.dist(1.0, shape=3))
+        b = pm.MvNormal("b", pm.Normal("m", shape=3), chol=L, shape=(4, 3))
+        pm.Normal("y", b[:, None], 0.5, observed=np.sin(np.arange(60.0)).reshape(4, 5, 3))
+    return model
+
+
+def basis():
+    with pm.Model() as model:
+        X = pm.Data("X", np.linspace(-1.0, 1.0, 12)[:, None])
+        gp = pm.gp.HSGP(m=[5], c=1.5, cov_func=pm.gp.cov.ExpQuad(1, ls=pm.InverseGamma("ell", 3, 2)))
+        pm.Normal("y", gp.prior("f", X=X), 0.5, observed=np.sin(np.arange(12.0)))
+    return model
+
+
+def truncated():
+    with pm.Model() as model:
+        a, b = pm.HalfNormal("a"), pm.HalfNormal("b")
+        sticks = pt.extra_ops.cumprod(1.0 - pm.Beta("v", 1.0, 2.0, shape=4))
+        pm.Truncated("y", pm.Beta.dist(a + 1.0, b + sticks.sum()), lower=0.1, observed=np.linspace(0.2, 0.9, 15))
+    return model
+
+
+def epidemic():
+    with pm.Model() as model:
+        rate, recovery, infected = pm.HalfNormal("rate"), pm.HalfNormal("recovery"), pm.HalfNormal("first", 10.0)
+        susceptible, cases = 1000.0, []
+        for _ in range(25):
+            new = susceptible * (1.0 - pm.math.exp(-rate * infected / 1000.0))
+            susceptible, infected = susceptible - new, infected + new - recovery * infected
+            cases.append(new)
+        pm.Poisson("y", pm.math.stack(cases) + 0.1, observed=np.arange(25) % 7)
+    return model
+
+
+@pytest.mark.parametrize("build", [hierarchy, correlated, mixture, process, counts, walk, slopes, basis, truncated])
 def test_values_and_gradients_are_those_of_numba(build):
     compared(build(), ("joint", "gradient"))
 
 
+def test_a_large_graph_is_that_of_pytensor():
+    # Compared with PyTensor's own operations: numba would compile for a minute.
+    model = epidemic()
+    density = density_of(model)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tape_density, "_LARGE", 0)
+        large = TapedDensity(density)
+    for z in np.random.default_rng(6).normal(0.0, 0.3, size=(3, density.d)):
+        value, evaluation = large.by_pytensor(z)
+        expected = TapedDensity(density).by_pytensor(z)
+        np.testing.assert_allclose([value, *evaluation], [expected[0], *expected[1]], rtol=1e-9)
+
+
 def test_an_operation_that_is_not_there_is_named_and_left_to_numba(caplog, monkeypatch):
-    monkeypatch.delitem(table._SCALARS, "Sqr")
+    monkeypatch.delitem(table._CODES, "Softplus")  # without a function of NumPy
     with pm.Model() as model:
-        pm.Normal("x")
+        pm.Bernoulli("y", logit_p=pm.Normal("x"), observed=1)
     with caplog.at_level(logging.DEBUG, logger="pmm_mcmc"):
         tree = pmm.sample(2, tune=2, chains=1, model=model, backend="tape", **RUN)
     assert tree["posterior"].attrs["backend"] == "numba"
-    assert "no interpreter (tape) runs Sqr" in caplog.text
+    assert "no interpreter (tape) runs Softplus" in caplog.text
 
 
 def linear(y):

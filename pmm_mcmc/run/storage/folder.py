@@ -11,7 +11,7 @@ import errno
 import os
 from collections.abc import Iterator
 
-from filelock import FileLock, Timeout  # comes with pytensor
+from filelock import FileLock, Timeout
 
 from pmm_mcmc.run.storage.errors import StoreError
 
