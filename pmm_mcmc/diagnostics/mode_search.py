@@ -195,7 +195,8 @@ class _ModeSearch:
     def _is_missed(self, maximum: Maximum, region: Weighed) -> bool:
         """Return whether draws are missing in a region; that of the chains' own maximum does not contain it."""
         ratio = float(np.exp(min(region.log_mass - self._log_chains, 700.0)))
-        enough = region.visited > SEARCH.visited * ratio / (1.0 + ratio)
+        share = ratio / (1.0 + ratio)
+        enough = region.visited > SEARCH.visited * share or share * len(self._space.draws) < SEARCH.expected
         return ratio >= 0.1 * SEARCH.mass and not enough and bool(region.contains(maximum.y[None])[0])
 
     def _weighed(self, maximum: Maximum, reached: list[Maximum]) -> Weighed:

@@ -66,6 +66,8 @@ class SearchThresholds:
     visited: float = 0.1
     """Draws in the region of a mode over those that its mass asks for, from which on chains visit it: how often is a
     matter of their agreement."""
+    expected: float = 3.0
+    """Draws that a mass asks for, below which it is chance if there is none: once in twenty."""
     effective: float = 5.0
     """Effective places, below which a mass is not known."""
     hidden_mass: float = 0.17
