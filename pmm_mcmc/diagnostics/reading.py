@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,15 +16,15 @@ import xarray as xr
 from pmm_mcmc.diagnostics.control_variates import Folds, corrected, uncorrected
 from pmm_mcmc.diagnostics.convergence import convergence
 from pmm_mcmc.diagnostics.identity import fails_as_at_an_edge, identity_of, whitened_identity
+from pmm_mcmc.diagnostics.labels import FINDINGS, Exchange, highest, labels_of, relabelled
 from pmm_mcmc.diagnostics.parameters import Parameters, checked, coordinate_of
+from pmm_mcmc.diagnostics.tails import tail_index
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, poisson_limit
 from pmm_mcmc.warmup.stein_identity import Identity
 
 __all__ = ["BIASES", "FINDINGS", "Run", "harmless", "read", "table_of", "two_errors"]
 
-# Attribute of a result: the findings of searches after the draws, as JSON: modes, jump and necks.
-FINDINGS = "findings"
 # Columns of ``pmm.summary(dt, kind="bias")``.
 BIASES = (
     "mean", "mcse", "mean_cv", "mcse_cv", "bias", "bias_se", "bias_sd_units",
@@ -47,6 +48,7 @@ class Run:
     gradient: Any = None
     sampled_position: Any = None  # what gradients are taken with respect to: non-centred if the run is
     sds: Any = None  # the standard deviations of each chain, if only moments were kept
+    labels: Sequence[Exchange] = ()  # what may be exchanged: the draws are relabelled
 
     @property
     def chains(self) -> int:
@@ -193,13 +195,19 @@ class Run:
         return best
 
 
-def read(dt: Any) -> Run:
-    """Read a result of any sampler."""
+def read(dt: Any, labels: Sequence[Exchange] | None = None) -> Run:
+    """Read a result of any sampler; of exchangeable ``labels``, as in its attribute by default, in one labelling."""
     checked(dt)
-    groups = {name: dt[name] if name in dt.children else None for name in ("ladder", "equilibration")}
+    ladder, equilibration = (dt[name] if name in dt.children else None for name in ("ladder", "equilibration"))
     if "posterior_mean" in dt.children:
-        return Run(dt["posterior_mean"].dataset, dt["sample_stats_total"], sds=dt["posterior_sd"].dataset, **groups)
-    run = Run(dt["posterior"].dataset, dt["sample_stats"] if "sample_stats" in dt.children else {}, **groups)
+        sds = dt["posterior_sd"].dataset
+        return Run(dt["posterior_mean"].dataset, dt["sample_stats_total"], ladder, equilibration, sds=sds)
+    posterior = dt["posterior"].to_dataset()
+    exchanges = labels_of(posterior) if labels is None else labels
+    if exchanges:
+        posterior = relabelled(posterior, exchanges, highest(dt))
+    stats = dt["sample_stats"] if "sample_stats" in dt.children else {}
+    run = Run(posterior, stats, ladder, equilibration, labels=exchanges)
     enough = run.draws >= THRESHOLDS.fewest_of_chain and run.chains * run.draws >= THRESHOLDS.fewest
     if "gradient" in run.stats and "unconstrained" in run.stats and enough:
         sampled = "noncentred" if "noncentred" in run.stats else "unconstrained"
@@ -221,12 +229,13 @@ def table_of(run: Run, numbers: np.ndarray | None = None) -> pd.DataFrame:
     """Return a row for each parameter, or for those with these ``numbers``.
 
     Columns are those of ``BIASES`` and of convergence: ``r_hat``, ``ess_bulk``, and ``within`` and ``between``, two
-    standard errors of the mean over the standard deviation of the draws: ArviZ's, and that between the chains.
+    standard errors of the mean over the standard deviation of the draws: ArviZ's, and that between the chains; and
+    ``tail``, the index of the heavier tail.
     """
     numbers = np.arange(len(run.parameters)) if numbers is None else numbers
     tables = [pd.DataFrame(_columns(run, values), index=indices) for indices, values in run.parameters.slabs(numbers)]
     if not tables:
-        return pd.DataFrame(columns=[*BIASES, "r_hat", "ess_bulk", "within", "between"], dtype=float)
+        return pd.DataFrame(columns=[*BIASES, "r_hat", "ess_bulk", "within", "between", "tail"], dtype=float)
     table = pd.concat(tables).loc[numbers]
     table.index = pd.Index([run.parameters.labels[i] for i in numbers])
     return table
@@ -280,6 +289,7 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
         "ess_bulk": converged.ess_bulk,
         "within": np.where(moves, converged.mcse / plain_sd, 0.0),
         "between": np.where(moves, between / plain_sd, 0.0),
+        "tail": np.where(moves, tail_index(values), np.nan),
     }
 
 
@@ -312,7 +322,9 @@ def _table_of_moments(run: Run) -> pd.DataFrame:
         "mean": mean[0] + about.mean(axis=0), "mcse": error, "mcse_cv": error, "sd": total, "sd_cv": total,
         "r_hat": np.where(total > 0.0, r_hat, np.nan), "within": relative, "between": relative,
     }  # fmt: skip
-    return pd.DataFrame(columns, index=run.parameters.labels).reindex(columns=[*BIASES, "r_hat", "within", "between"])
+    return pd.DataFrame(columns, index=run.parameters.labels).reindex(
+        columns=[*BIASES, "r_hat", "within", "between", "tail"]
+    )
 
 
 def _selected(run: Run) -> np.ndarray:

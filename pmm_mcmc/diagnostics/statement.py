@@ -39,6 +39,9 @@ _STATES = {
     "wall": UNDECIDED,
     "equilibration": UNDECIDED,
     "neck": UNDECIDED,
+    "search": UNDECIDED,
+    "labels": UNDECIDED,
+    "tails": UNDECIDED,
     "ladder": UNDECIDED,
     "one_chain": UNDECIDED,
     "few_draws": UNDECIDED,
@@ -55,9 +58,10 @@ class Reason:
     Attributes
     ----------
     code : str
-        Of every run ``"few_draws"``, ``"one_chain"``, ``"r_hat"``, ``"mcse"``, ``"divergences"``; of those of this
-        package also ``"equilibration"``, ``"identity"``, ``"improper"``, ``"modes"``, ``"neck"``, ``"wall"``; of
-        unadjusted draws ``"bias"``, ``"unmeasured"``; of a ladder ``"ladder"``.
+        Of every run ``"few_draws"``, ``"one_chain"``, ``"r_hat"``, ``"mcse"``, ``"divergences"``, ``"tails"``, and of a
+        search for other modes ``"modes"``, ``"search"``, ``"labels"``; of those of this package also
+        ``"equilibration"``, ``"identity"``, ``"improper"``, ``"neck"``, ``"wall"``; of unadjusted draws ``"bias"``,
+        ``"unmeasured"``; of a ladder ``"ladder"``.
     words : str
         The finding in words, with its limit.
     remedy : str

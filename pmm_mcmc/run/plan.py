@@ -32,7 +32,6 @@ from pmm_mcmc.run.request import Request
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
 from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, GRADIENTS
-from pmm_mcmc.warmup.other_modes import OTHER_MODES
 from pmm_mcmc.warmup.step_size import fixed_setting
 
 __all__ = ["SamplingPlan"]
@@ -179,7 +178,7 @@ class SamplingPlan:
         arguments = request.arguments
         precision = request.precision
         kinds = ADJUSTED_STATISTICS if request.adjusted else type(step).stats_dtypes_shapes
-        excluded = {*OTHER_MODES, *_SETTING, "refined"}
+        excluded = {*_SETTING, "refined"}
         if not step.keep_gradients:
             excluded |= set(GRADIENTS)
         if engine.structure.is_identity:
@@ -212,6 +211,11 @@ class SamplingPlan:
     def equilibrates(self) -> bool:
         """Whether an equilibration follows the warm-up, which is by another kernel than the draws."""
         return self.request.adjusted and not self.engine.kernel.adjusted
+
+    @property
+    def searches(self) -> bool:
+        """Whether other modes, jumps and necks are looked for after the draws."""
+        return self.request.compute_convergence_checks and "unconstrained" in self.statistics
 
     @property
     def longest_warmup(self) -> int:

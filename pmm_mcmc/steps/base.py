@@ -25,7 +25,6 @@ from rich.progress import TextColumn
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.bad_terms import bad_start_message
-from pmm_mcmc.model.initial_points import prior_draws
 from pmm_mcmc.model.pymc_density import choose_vars, flat_layout, log_density, periods_of
 from pmm_mcmc.model.pytensor_density import PyTensorDensity
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
@@ -288,8 +287,6 @@ class LangevinStep(ArrayStepShared):
                     lengths=(self.n_tune, self.n_draws),
                     rng=self.rng,
                 )
-                if moves_all and self.n_tune:
-                    self.chain.prior = prior_draws(self._model, self._vars, self.chain.ensemble.keys[0])
                 return
             last = self._flat(self._as_points(self.chain.latest[None, :])[0])  # rounded to the dtypes of the variables
             moved = not np.array_equal(q, last)

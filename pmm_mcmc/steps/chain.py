@@ -297,7 +297,6 @@ class Chain(Warming):
             self.n_grad = self.n_grad.sum(keepdims=True)
         if warmup.finished:
             self.warmup = None
-            self.prior = None
             self.unstable = 0
 
 

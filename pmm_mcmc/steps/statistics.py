@@ -11,7 +11,6 @@ from rich.table import Column
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.steps.chain import Chain
-from pmm_mcmc.warmup.other_modes import OTHER_MODES, OtherModes
 
 __all__ = [
     "ADJUSTED_STATISTICS",
@@ -37,7 +36,6 @@ STATISTICS: dict[str, tuple[Any, Any]] = {
     "unstable": (np.int64, []),
     "refined": (np.int64, []),
     "model_failures": (np.int64, []),
-    **{name: (np.dtype(type(value)).type, []) for name, value in OtherModes().statistics.items()},
     "model_logp": (np.float64, []),
     **dict.fromkeys(GRADIENTS, (object, None)),
 }
@@ -49,7 +47,7 @@ ADJUSTED_STATISTICS: dict[str, tuple[Any, Any]] = {
     "acceptance_rate": (np.float64, []),
     "diverging": (bool, []),  # bool as in NUTS: PyMC refuses one statistic with two types
     "n_steps": (np.int64, []),
-    **{name: STATISTICS[name] for name in ("n_grad_total", *OTHER_MODES, "model_logp", *GRADIENTS)},
+    **{name: STATISTICS[name] for name in ("n_grad_total", "model_logp", *GRADIENTS)},
 }
 WITHOUT_FRICTION = {name: kind for name, kind in STATISTICS.items() if name != "friction"}
 
@@ -76,7 +74,6 @@ def rows_of(chunk: Chunk, chain: Chain, statistics: dict[str, tuple[Any, Any]], 
         "K": tuned.K,
         "friction": tuned.friction if chain.arguments.dynamics == "underdamped" else np.nan,
         "steps_per_draw": chain.thin,
-        **chain.other_modes.statistics,
     }
     constant = {name: value for name, value in constant.items() if name in statistics}
     tuning = chain.iteration < chain.n_tune  # a chunk ends at the end of the warm-up

@@ -201,11 +201,11 @@ def test_where_the_density_jumps_the_identity_is_not_asked_and_plain_means_are_k
 def test_other_modes_are_read_from_the_attribute():
     x = grid(3)
     dt = adjusted(x)
-    numbers = {"other_modes": 0.4, "other_mode_coordinate": 1, "other_mode_position": 20.0}
+    numbers = {"mass": 0.4, "position": [0.0, 20.0, 0.0], "coordinate": 1, "offset": 20.0}
     dt["posterior"].attrs["findings"] = json.dumps({"modes": numbers})
     (reason,) = pmm.verdict(dt).reasons
     assert reason.code == "modes" and reason.value == 0.4 and "above theirs in b[0]" in reason.words
-    numbers["other_modes"] = 0.0
+    numbers["mass"] = 0.0
     dt["posterior"].attrs["findings"] = json.dumps({"modes": numbers})
     assert codes(dt.copy()) == []
 
@@ -218,7 +218,8 @@ def test_every_check_is_in_the_list_of_those_who_are_asked():
         return {check.__name__ for check in checks_of(read(dt))}
 
     every = {"one_chain", "r_hat", "mcse_of_mean", "mcse_of_sd", "divergences", "standstill"}
-    ours = every | {"improper", "equilibration", "identity", "modes", "neck"}
+    every |= {"modes", "unfinished_search", "labels", "heavy_tails"}
+    ours = every | {"improper", "equilibration", "identity", "neck"}
     assert asked(adjusted(x)) == ours
     assert asked(gaussian(x)) == ours | {"unstable", "bias_of_mean", "bias_of_sd", "unmeasured"}
     assert asked(without_gradients(gaussian(x))) == every

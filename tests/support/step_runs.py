@@ -54,7 +54,7 @@ def advance(step, point, first, last, stop_at=N_TUNE):
     return rows, point
 
 
-_MAY_BE_UNKNOWN = ("friction", "other_modes", "other_mode_position")
+_MAY_BE_UNKNOWN = ("friction",)
 
 
 def same(first, second, group="posterior"):
