@@ -255,9 +255,9 @@ def equilibration(run: Run) -> Reason | None:
     text = f"equilibration did not end: chains had not forgotten their starts after {count} transitions"
     remedy = "raise tune, or start nearer with initvals="
     if run.way is not None:
-        name, first, last = run.way
-        text += f", and {name} is still on its way, from {first:.3g} at first to {last:.3g}"
-        remedy = f"start nearer, with initvals={{'{name}': {last:.3g}}} or beyond, or give {name} a narrower prior"
+        name, begin, end = run.way
+        text += f", and {name} is still on its way, from {begin:.3g} at first to {end:.3g}"
+        remedy = f"start nearer, with initvals={{'{name}': {end:.3g}}} or beyond, or give {name} a narrower prior"
     return Reason("equilibration", text, remedy)
 
 

@@ -148,10 +148,11 @@ class Run:
             means = np.stack([quarter.mean(axis=1) for quarter in np.array_split(variable.values, 4, axis=1)])
             steps = np.diff(means, axis=0)
             if (steps > 0.0).all() or (steps < 0.0).all():
-                first, last = means[0].mean(), means[-1].mean()
-                distance = abs(last - first) / variable.values.std()
+                begin = float(means[0].mean())
+                end = float(means[-1].mean())
+                distance = abs(end - begin) / float(variable.values.std())
                 if furthest is None or distance > furthest[0]:
-                    furthest = distance, (str(name), float(first), float(last))
+                    furthest = distance, (str(name), begin, end)
         return None if furthest is None else furthest[1]
 
     @property
