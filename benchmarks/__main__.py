@@ -27,6 +27,7 @@ COSTS = {
     "ladder": "seconds a run, half a minute for each target: an hour in all; --seeds",
     "many_chains": "minutes a table",
     "memory": "a quarter of an hour",
+    "other_modes": "a quarter of an hour",
     "sbc": "minutes a model, half a minute for each run of a fault",
     "scoreboard": "minutes a model and seed; --quick: two minutes of two cores",
     "scoreboard.check": "five minutes",

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks two_widths``.  Each density is a mixture of two Gaussians in 2 to 8 coordinates, one 5 to 30
 times as wide as the other, of random weights, scales and centres; of *slabs* the narrow one has a scale near 1, of
-*spikes* the wide one.  Moments are exact.  The threshold of ``warmup/hidden_mass.py`` was set on ``--set 77``.
+*spikes* the wide one.  Moments are exact.  The threshold of a slab's mass was set on ``--set 77``.
 """
 
 from __future__ import annotations

@@ -50,11 +50,12 @@ _NAMES = {
     "noncentring": "pmm_mcmc.diagnostics.noncentred",
     "open": "pmm_mcmc.run.storage",
     "refit": "pmm_mcmc.calibration.refit",
+    "relabel": "pmm_mcmc.diagnostics.labels",
     "sample": "pmm_mcmc.run.sample",
     "sbc": "pmm_mcmc.calibration.sbc",
     "summary": "pmm_mcmc.diagnostics.summary",
     "temper": "pmm_mcmc.tempering.temper",
-    "verdict": "pmm_mcmc.diagnostics.verdict",
+    "verdict": "pmm_mcmc.run.judging",
 }
 # Names that would hide Python's own in their modules.
 # Names of the field for what has another one here.
@@ -88,6 +89,7 @@ __all__ = [
     "noncentring",
     "open",
     "refit",
+    "relabel",
     "sample",
     "sbc",
     "summary",
@@ -101,12 +103,13 @@ if TYPE_CHECKING:
     from pmm_mcmc.calibration.sbc import sbc
     from pmm_mcmc.diagnostics.convergence import nested_r_hat
     from pmm_mcmc.diagnostics.expectation import expectation
+    from pmm_mcmc.diagnostics.labels import relabel
     from pmm_mcmc.diagnostics.noncentred import noncentring
     from pmm_mcmc.diagnostics.summary import summary
-    from pmm_mcmc.diagnostics.verdict import verdict
     from pmm_mcmc.model.user_density import LogDensity
     from pmm_mcmc.run.devices import Jax
     from pmm_mcmc.run.driver import StopSampling
+    from pmm_mcmc.run.judging import verdict
     from pmm_mcmc.run.sample import extend, sample
     from pmm_mcmc.run.storage import StoreError
     from pmm_mcmc.run.storage import open_store as open

@@ -17,7 +17,7 @@ from pmm_mcmc.run.chunks import Gathered, Groups
 from pmm_mcmc.run.phases import Run, Sampling
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Request
-from pmm_mcmc.run.starts import density_at, draws_of_prior, starts
+from pmm_mcmc.run.starts import density_at, starts
 from pmm_mcmc.run.stopping import StoppingRule
 from pmm_mcmc.warmup.warm_start import WarmStart
 
@@ -52,7 +52,6 @@ class Fits:
         self.plan = SamplingPlan.of(request, announce)
         self._request = request
         self._centre = model_starts(self.plan.model, self.plan.model.value_vars, None, 1)[0][0]
-        self._prior = draws_of_prior(self.plan, np.random.default_rng(0)) if request.start is not None else None
 
     def fit(self, seed: list[int]) -> Fit:
         """Sample the model with its present data, by random numbers that depend on the seed alone."""
@@ -63,10 +62,10 @@ class Fits:
         if positions is None:
             positions = starts(plan, rng)  # which says why there is none
         start = self._request.start
-        if start is None or self._prior is None:
+        if start is None:
             run = Run.start(plan, positions, rng)
         else:
-            run = start.begin(plan, WarmStart(positions, self._prior), rng)
+            run = start.begin(plan, WarmStart(positions), rng)
         draws = _Draws(chains)
         rule = _ConvergenceRule(draws)
         sampling = Sampling(plan, run, draws, rule, _SILENT)

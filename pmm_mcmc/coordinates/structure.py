@@ -231,10 +231,10 @@ class Structure:
         """
         yield from self._signs.mirrored(z, gradient)
 
-    def without_sign(self, noncentring: np.ndarray, which: np.ndarray) -> np.ndarray:
-        """Return parameters with which ``which`` ``(k,)`` of the signed scales stay on one side, as logarithms."""
+    def without_sign(self, noncentring: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """Return parameters with which signed scales stay on one side, as logarithms, by a ``mask`` ``(k,)``."""
         out = noncentring.copy()
-        out[self._log_c] -= _FAR * which
+        out[self._log_c] -= _FAR * mask
         return out
 
     def degree(self, x: np.ndarray, noncentring: np.ndarray) -> dict[str, np.ndarray]:

@@ -15,7 +15,6 @@ from pmm_mcmc.diagnostics.parameters import coordinate_of
 from pmm_mcmc.diagnostics.reading import harmless, two_errors
 from pmm_mcmc.diagnostics.statement import MORE, Reason, reason_of_largest
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
-from pmm_mcmc.warmup.other_modes import OTHER_MODES, OtherModes
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, largest_t
 from pmm_mcmc.warmup.thresholds import THRESHOLDS as WARMUP
 
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "bias_of_mean", "bias_of_sd", "divergences", "equilibration", "errors_of_mean", "errors_of_sd", "few_draws",
-    "improper", "mcse_of_mean", "mcse_of_sd", "modes", "one_chain", "r_hat", "standstill", "unmeasured", "unstable",
-    "unvisited_mode",
+    "improper", "mcse_of_mean", "mcse_of_sd", "one_chain", "r_hat", "standstill", "unmeasured", "unstable",
 ]  # fmt: skip
 
 
@@ -158,8 +156,10 @@ def divergences(run: Run) -> Reason | None:
     elif run.of_package and not by_nuts:
         where = _place(run, flags > 0) if flags.ndim > 1 else ""
         if run.wall and run.adjusted:  # the Metropolis test is exact there, whatever the step
-            words = "followed a meeting with a wall, where the density ends or falls at once: draws are right, but slow"
-            text = f"{count} of {run.chains * run.draws} draws {words}"
+            meeting = (
+                "followed a meeting with a wall, where the density ends or falls at once: draws are right, but slow"
+            )
+            text = f"{count} of {run.chains * run.draws} draws {meeting}"
             return Reason("wall", text, _WALL, None, float(count), float(limit))
         text = f"{count} of {run.chains * run.draws} draws followed a divergence{where}, limit {limit}"
         remedy = _shorter(run)
@@ -264,78 +264,12 @@ def equilibration(run: Run) -> Reason | None:
         return None
     count = int(run.equilibration["transitions"])
     text = f"equilibration did not end: chains had not forgotten their starts after {count} transitions"
-    return Reason("equilibration", text, "raise tune, or start nearer with initvals=")
-
-
-def modes(run: Run) -> Reason | None:
-    """Return a reason if a mode that no chain visits has a hundredth of the mass of theirs."""
-    mode = _other_mode(run)
-    text = unvisited_mode(run)
-    ratio = mode.mass / max(1.0 - mode.mass, 1e-300)
-    if not text or ratio <= THRESHOLDS.mass:
-        return None
-    remedy = "reparametrise so that there is one mode, or use pmm.temper(), which moves between modes"
-    if mode.hidden:
-        remedy = "reparametrise, or try pmm.temper(), whose verdict looks there too"
-    elif ratio > 0.9 and abs(ratio / round(ratio) - 1.0) < 0.1:
-        remedy = (
-            "modes of equal mass are often relabellings of exchangeable components: order these; otherwise use "
-            "pmm.temper(), which moves between modes"
-        )
-    if "restart" in run.stats:
-        remedy = "take more chains, or a reference from which that mode is met"
-    return Reason("modes", f"{text}, limit 1 %", remedy, None, mode.mass, THRESHOLDS.mass)
-
-
-def _other_mode(run: Run) -> OtherModes:
-    """Return what the search for modes met elsewhere; of searches by each chain, as in PyMC's loop, the heaviest."""
-    searches = [OtherModes(0.0)]
-    if "modes" in run.findings:
-        searches.append(OtherModes(*(run.findings["modes"][name] for name in OTHER_MODES)))
-    elif "other_modes" in run.stats:
-        last = [np.reshape(run.stats[name].values, (run.chains, -1))[:, -1].tolist() for name in OTHER_MODES]
-        searches += [OtherModes(*search) for search in zip(*last, strict=True)]
-    return max(searches, key=lambda search: np.nan_to_num(search.mass))
-
-
-def unvisited_mode(run: Run) -> str:
-    """Return words for the mode that no chain visits, empty if there is none or the draws are in it."""
-    mode = _other_mode(run)
-    if not mode.mass > 0.0:
-        return ""
-    share = "nearly all of the mass" if mode.mass > 0.99 else f"about {100.0 * mode.mass:.2g} % of the mass"
-    if mode.hidden:
-        return f"{share} is where the warm-up had no draw, around the chains or narrow within them"
-    where = ""
-    if run.position is not None:
-        offset = _offset(mode, run.position[..., mode.coordinate].ravel())
-        if not offset:
-            return ""
-        side = "above" if offset > 0.0 else "below"
-        label = run.closest_parameter(run.position, mode.coordinate)
-        where = f", {abs(offset):.0f} sd {side} theirs in {label},"
-    return f"chains do not move to another mode{where} that has {share}"
-
-
-def _offset(mode: OtherModes, x: np.ndarray) -> float:
-    """Return by how many sd another mode is off the densest part of draws ``(n,)`` of a coordinate; 0 if they visit it.
-
-    That draws are in it and elsewhere shows that chains move; how often, their agreement shows.
-    """
-    # The shortest interval with a quarter of the draws; of a Gaussian it is .637 sd wide.
-    ordered = np.sort(x)
-    quarter = len(x) // 4
-    widths = ordered[quarter:] - ordered[: len(x) - quarter]
-    start = int(widths.argmin())
-    centre = float(ordered[start] + ordered[start + quarter]) / 2.0
-    sd = max(float(widths[start]) / 0.637, 1e-300)
-    distances = np.abs(x - mode.position) / sd
-    in_chains = (distances > THRESHOLDS.apart).mean()
-    in_mode = (distances < 0.5 * THRESHOLDS.apart).mean()
-    if in_mode > THRESHOLDS.visited * mode.mass and in_chains > THRESHOLDS.visited * (1.0 - mode.mass):
-        return 0.0
-    offset = (mode.position - centre) / sd
-    return offset if abs(offset) >= 1.0 else 0.0
+    remedy = "raise tune, or start nearer with initvals="
+    if run.way is not None:
+        name, begin, end = run.way
+        text += f", and {name} is still on its way, from {begin:.3g} at first to {end:.3g}"
+        remedy = f"start nearer, with initvals={{'{name}': {end:.3g}}} or beyond, or give {name} a narrower prior"
+    return Reason("equilibration", text, remedy)
 
 
 # -- checks of unadjusted draws ----------------------------------------------------------------------------------------

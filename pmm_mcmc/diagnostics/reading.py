@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,8 +16,10 @@ import xarray as xr
 from pmm_mcmc.diagnostics.control_variates import Folds, corrected, uncorrected
 from pmm_mcmc.diagnostics.convergence import convergence
 from pmm_mcmc.diagnostics.identity import fails_as_at_an_edge, identity_of, whitened_identity
+from pmm_mcmc.diagnostics.labels import FINDINGS, Exchange, highest, labels_of, relabelled
 from pmm_mcmc.diagnostics.parameters import Parameters, checked, coordinate_of
 from pmm_mcmc.diagnostics.statement import ADJUST
+from pmm_mcmc.diagnostics.tails import tail_index
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.gaussian_law import variance_error
@@ -25,8 +28,6 @@ from pmm_mcmc.warmup.stein_identity import Identity
 
 __all__ = ["BIASES", "FINDINGS", "Run", "harmless", "read", "table_of", "two_errors"]
 
-# Attribute of a result: the findings of searches after the draws, as JSON: modes, jump and necks.
-FINDINGS = "findings"
 # Columns of ``pmm.summary(dt, kind="bias")``.
 BIASES = (
     "mean", "mcse", "mean_cv", "mcse_cv", "bias", "bias_se", "bias_sd_units",
@@ -51,6 +52,7 @@ class Run:
     gradient: Any = None
     sampled_position: Any = None  # what gradients are taken with respect to: non-centred if the run is
     sds: Any = None  # the standard deviations of each chain, if only moments were kept
+    labels: Sequence[Exchange] = ()  # what may be exchanged: the draws are relabelled
 
     @property
     def chains(self) -> int:
@@ -142,8 +144,9 @@ class Run:
         for group in (self.posterior, self.stats, self.sds):
             for name, variable in getattr(group, "variables", {}).items():
                 digest.update(f"{name} {variable.dims} {variable.shape} {variable.dtype}".encode())
-                for row in variable if variable.ndim else [variable]:  # one by one: they may be on disk, and large
-                    digest.update(repr(row.values).encode() if row.dtype.hasobject else row.values.tobytes())
+                for row in variable if variable.ndim > 1 else [variable]:  # one by one: they may be on disk, and large
+                    values = row.values
+                    digest.update(repr(values.tolist()).encode() if values.dtype.hasobject else values.tobytes())
         return digest.digest()
 
     @cached_property
@@ -161,9 +164,33 @@ class Run:
         """Degrees of freedom of the standard errors of the identity."""
         return degrees_of_freedom(self.chains, self.draws, THRESHOLDS.identity_pieces)
 
+    @cached_property
+    def way(self) -> tuple[str, float, float] | None:
+        """The number that is furthest on its way, with its means in the first and last quarter; None if none is.
+
+        Where equilibration did not end and the means of all chains rise, or all fall, from quarter to quarter.
+        """
+        furthest = None
+        if self.equilibration is None or int(self.equilibration["ended"]) or self.sds is not None or self.draws < 4:
+            return None
+        for name, variable in self.posterior.data_vars.items():
+            if variable.dims != ("chain", "draw"):
+                continue
+            means = np.stack([quarter.mean(axis=1) for quarter in np.array_split(variable.values, 4, axis=1)])
+            steps = np.diff(means, axis=0)
+            if (steps > 0.0).all() or (steps < 0.0).all():
+                begin = float(means[0].mean())
+                end = float(means[-1].mean())
+                distance = abs(end - begin) / float(variable.values.std())
+                if furthest is None or distance > furthest[0]:
+                    furthest = distance, (str(name), begin, end)
+        return None if furthest is None else furthest[1]
+
     @property
     def has_edge(self) -> bool:
-        """Whether the identity fails as at an edge or a jump of the density."""
+        """Whether the identity fails as at an edge or a jump of the density, and not on the way there."""
+        if self.way is not None:
+            return False
         with np.errstate(invalid="ignore"):  # what is infinite does not move
             moving = np.ptp(self.sampled_position, axis=(0, 1)) > 0.0
         return fails_as_at_an_edge(self.identity, self.identity_degrees, moving, self._widening)
@@ -228,13 +255,19 @@ class Run:
         return best
 
 
-def read(dt: Any) -> Run:
-    """Read a result of any sampler."""
+def read(dt: Any, labels: Sequence[Exchange] | None = None) -> Run:
+    """Read a result of any sampler; of exchangeable ``labels``, as in its attribute by default, in one labelling."""
     dt = checked(dt)
-    groups = {name: dt[name] if name in dt.children else None for name in ("ladder", "equilibration")}
+    ladder, equilibration = (dt[name] if name in dt.children else None for name in ("ladder", "equilibration"))
     if "posterior_mean" in dt.children:
-        return Run(dt["posterior_mean"].dataset, dt["sample_stats_total"], sds=dt["posterior_sd"].dataset, **groups)
-    run = Run(dt["posterior"].dataset, dt["sample_stats"] if "sample_stats" in dt.children else {}, **groups)
+        sds = dt["posterior_sd"].dataset
+        return Run(dt["posterior_mean"].dataset, dt["sample_stats_total"], ladder, equilibration, sds=sds)
+    posterior = dt["posterior"].to_dataset()
+    exchanges = labels_of(posterior) if labels is None else labels
+    if exchanges:
+        posterior = relabelled(posterior, exchanges, highest(dt))
+    stats = dt["sample_stats"] if "sample_stats" in dt.children else {}
+    run = Run(posterior, stats, ladder, equilibration, labels=exchanges)
     enough = run.draws >= THRESHOLDS.fewest_of_chain and run.chains * run.draws >= THRESHOLDS.fewest
     if "gradient" in run.stats and "unconstrained" in run.stats and enough:
         sampled = "noncentred" if "noncentred" in run.stats else "unconstrained"
@@ -256,12 +289,13 @@ def table_of(run: Run, numbers: np.ndarray | None = None) -> pd.DataFrame:
     """Return a row for each parameter, or for those with these ``numbers``.
 
     Columns are those of ``BIASES`` and of convergence: ``r_hat``, ``ess_bulk``, and ``within`` and ``between``, two
-    standard errors of the mean over the standard deviation of the draws: ArviZ's, and that between the chains.
+    standard errors of the mean over the standard deviation of the draws: ArviZ's, and that between the chains; and
+    ``tail``, the index of the heavier tail.
     """
     numbers = np.arange(len(run.parameters)) if numbers is None else numbers
     tables = [pd.DataFrame(_columns(run, values), index=indices) for indices, values in run.parameters.slabs(numbers)]
     if not tables:
-        return pd.DataFrame(columns=[*BIASES, *_WHOLE, "r_hat", "ess_bulk", "within", "between"], dtype=float)
+        return pd.DataFrame(columns=[*BIASES, *_WHOLE, "r_hat", "ess_bulk", "within", "between", "tail"], dtype=float)
     table = pd.concat(tables).loc[numbers]
     table.index = pd.Index([run.parameters.labels[i] for i in numbers])
     return table
@@ -317,6 +351,7 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
         "ess_bulk": converged.ess_bulk,
         "within": np.where(moves, converged.mcse / plain_sd, 0.0),
         "between": np.where(moves, between / plain_sd, 0.0),
+        "tail": np.where(moves, tail_index(values), np.nan),
     }
 
 
@@ -350,7 +385,7 @@ def _table_of_moments(run: Run) -> pd.DataFrame:
         "r_hat": np.where(total > 0.0, r_hat, np.nan), "within": relative, "between": relative,
     }  # fmt: skip
     return pd.DataFrame(columns, index=run.parameters.labels).reindex(
-        columns=[*BIASES, *_WHOLE, "r_hat", "within", "between"]
+        columns=[*BIASES, *_WHOLE, "r_hat", "within", "between", "tail"]
     )
 
 

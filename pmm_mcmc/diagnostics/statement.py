@@ -39,6 +39,9 @@ _STATES = {
     "wall": UNDECIDED,
     "equilibration": UNDECIDED,
     "neck": UNDECIDED,
+    "search": UNDECIDED,
+    "labels": UNDECIDED,
+    "tails": UNDECIDED,
     "ladder": UNDECIDED,
     "one_chain": UNDECIDED,
     "few_draws": UNDECIDED,
@@ -55,9 +58,10 @@ class Reason:
     Attributes
     ----------
     code : str
-        Of every run ``"few_draws"``, ``"one_chain"``, ``"r_hat"``, ``"mcse"``, ``"divergences"``; of those of this
-        package also ``"equilibration"``, ``"identity"``, ``"improper"``, ``"modes"``, ``"neck"``, ``"wall"``; of
-        unadjusted draws ``"bias"``, ``"unmeasured"``; of a ladder ``"ladder"``.
+        Of every run ``"few_draws"``, ``"one_chain"``, ``"r_hat"``, ``"mcse"``, ``"divergences"``, ``"tails"``, and of a
+        search for other modes ``"modes"``, ``"search"``, ``"labels"``; of those of this package also
+        ``"equilibration"``, ``"identity"``, ``"improper"``, ``"neck"``, ``"wall"``; of unadjusted draws ``"bias"``,
+        ``"unmeasured"``; of a ladder ``"ladder"``.
     words : str
         The finding in words, with its limit.
     remedy : str
@@ -169,8 +173,11 @@ def verdict_of(reasons: Iterable[Reason], good: str, note: str = "") -> Verdict:
     state = NOT_TRUSTED if any(reason.state == NOT_TRUSTED for reason in ordered) else UNDECIDED
     decisive = [reason for reason in ordered if reason.state == state]
     remedy = decisive[0].remedy
-    if decisive[0].code == "r_hat":  # chains that have not forgotten their starts disagree
-        remedy = next((reason.remedy for reason in ordered if reason.code in ("wall", "equilibration")), remedy)
+    if decisive[0].code in ("identity", "r_hat"):  # chains that have not forgotten their starts disagree
+        cause = next((reason for reason in ordered if reason.code in ("wall", "equilibration")), None)
+        if cause is not None:
+            remedy = cause.remedy
+            decisive = [cause, *(reason for reason in decisive if reason is not cause)]
     times = max(reason.draws_factor for reason in ordered)
     if remedy == MORE and 1.0 < times < math.inf:
         remedy += f": at least {math.ceil(10.0 * times) / 10.0:.1f} times as many"

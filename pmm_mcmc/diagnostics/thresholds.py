@@ -43,11 +43,6 @@ class Thresholds:
     mass: float = 0.01
     """Smallest mass of other modes, relative to the chains' own, that makes a run not trusted; a tenth of it is
     mentioned."""
-    apart: float = 6.0
-    """Distance from another mode, in standard deviations of the densest part of the draws, beyond which a draw is not
-    in it; within half of it, it is."""
-    visited: float = 0.1
-    """Chains count as having visited a mode if their share of draws there exceeds this fraction of its mass."""
     restarts: int = 100
     """Chains that come from the reference of a ladder to the posterior, from which a weight of one half is known to
     .05.  Not measured."""

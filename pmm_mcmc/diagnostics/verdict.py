@@ -12,62 +12,20 @@ from typing import Any
 import numpy as np
 
 from pmm_mcmc.diagnostics import checks
-from pmm_mcmc.diagnostics.checks import errors_of_sd, few_draws, unvisited_mode
+from pmm_mcmc.diagnostics.checks import errors_of_sd, few_draws
 from pmm_mcmc.diagnostics.identity import identity
 from pmm_mcmc.diagnostics.ladder import evidence, ladder_description, restarts
 from pmm_mcmc.diagnostics.necks import neck
+from pmm_mcmc.diagnostics.other_modes import labels, modes, unfinished_search, unvisited_mode
 from pmm_mcmc.diagnostics.reading import Run, read
 from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, verdict_of
+from pmm_mcmc.diagnostics.tails import heavy_tails, unknown_sds
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 
-__all__ = ["COLUMNS", "asks_for_more", "checks_of", "judge", "last_message", "verdict"]
+__all__ = ["COLUMNS", "asks_for_more", "checks_of", "judge", "last_message"]
 
 # The columns of a summary that ArviZ does not have, in a line.
 COLUMNS = "mean_cv is the mean, with less noise by control variates, and mcse_cv its standard error"
-
-
-def verdict(dt: Any) -> Verdict:
-    """Say in one sentence whether a run may be trusted and, if not, what fails and what to do.
-
-    A run is **not trusted** if something is wrong: chains disagree; transitions diverged, or a chain stands still; the
-    Stein identity fails, as it does where chains have not entered an arm or a tail; another mode has more than a
-    hundredth of the mass.
-
-    It is **undecided** if nothing wrong is seen, but the draws cannot show that nothing is: there are fewer than 20, or
-    one chain; the standard error of a mean exceeds 0.05 posterior standard deviations; the standard deviation of a free
-    variable is known to worse than 5 %, where gradients explain neither it nor the mean; equilibration did not end; a
-    neck beyond the draws has a hundredth more of the mass than of the draws, by prediction; or, with a ladder, weights
-    rest on too few restarts, or its estimates of the evidence differ.
-
-    Otherwise it is **trusted**, and the percentage is two standard errors of the mean that is known worst.  Modes that
-    neither a chain nor the search for modes has met are not seen.
-
-    Unadjusted draws are **not trusted** also if too many transitions were unstable, or if the bias of a mean or a
-    standard deviation exceeds 0.075 posterior standard deviations (of a mean, with the share that the correction did
-    not remove).  They are **undecided** also if no bias could be measured.
-
-    Parameters
-    ----------
-    dt
-        A result of any sampler; one of another sampler is judged by draws and divergences alone.
-
-    Returns
-    -------
-    Verdict
-        ``state``, ``trusted``, ``sentence``, ``reasons``; a notebook shows them.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If ``dt`` is no result of sampling; the message has the remedy.
-
-    Notes
-    -----
-    If there are very many parameters, the verdict judges the first, 200 or twice as many as there are coordinates
-    (PyMC's results begin with the free variables), and of the deterministics after them up to 100 that differ most
-    between batches.
-    """
-    return judge(read(dt))
 
 
 def judge(run: Run) -> Verdict:
@@ -83,12 +41,13 @@ def checks_of(run: Run) -> tuple[Callable[[Run], Reason | None], ...]:
         return (few_draws,)
     every = (
         *(checks.one_chain, checks.r_hat, checks.mcse_of_mean, checks.mcse_of_sd),
-        *(checks.divergences, checks.standstill),
+        *(checks.divergences, checks.standstill, heavy_tails),
     )
-    of_package = (checks.improper, checks.equilibration, identity, checks.modes, neck)
+    of_package = (checks.improper, checks.equilibration, identity, neck)
     unadjusted = (checks.unstable, checks.bias_of_mean, checks.bias_of_sd, checks.unmeasured)
     return (
         *every,
+        *(modes, unfinished_search, labels),
         *(of_package if run.of_package else ()),
         *(unadjusted if run.unadjusted else ()),
         *((restarts, evidence) if run.ladder is not None else ()),
@@ -105,7 +64,10 @@ def _description(run: Run) -> str:
     if (error > THRESHOLDS.mcse).any():
         label = error.idxmax()
         text += f" The sd of {label} is known to {100.0 * error[label]:.0f} % at best: if it matters, draw more."
-    mode = unvisited_mode(run) if run.of_package else ""
+    heavy = unknown_sds(run)
+    if heavy:
+        text += f" The sd of {_abbreviated(heavy)} is not known: the tail is too heavy for a variance."
+    mode = unvisited_mode(run)
     if mode:
         text += f" {mode[0].upper()}{mode[1:]}: pmm.temper() would weigh it."
     return text
@@ -155,7 +117,7 @@ def _abbreviated(labels: list[str]) -> str:
 
 def asks_for_more(dt: Any) -> Reason | None:
     """Return the first reason of the verdict that more draws may remove, or that forbids to call a run enough."""
-    reasons = verdict(dt).reasons
+    reasons = judge(read(dt)).reasons
     return next((each for each in reasons if each.remedy == MORE or each.code in ("r_hat", "equilibration")), None)
 
 
@@ -164,7 +126,7 @@ def last_message(dt: Any) -> tuple[int, str]:
 
     The text of a trusted run also names the function that shows the estimates, and explains its columns.
     """
-    judgement = verdict(dt)
+    judgement = judge(read(dt))
     if not judgement.trusted:
         return logging.WARNING, judgement.sentence
     columns = "" if "posterior_mean" in dt.children else f", where {COLUMNS}"

@@ -130,9 +130,9 @@ def _overflows(rv: Any) -> bool:
     return any(a + b > 127 or a * b > 127 for i, a in enumerate(constants) for b in constants[i + 1 :])
 
 
-def _of_check(model: pm.Model, term: Any, point: Mapping[str, np.ndarray], words: str) -> str:
+def _of_check(model: pm.Model, term: Any, point: Mapping[str, np.ndarray], message: str) -> str:
     """Return what helps against a check that fails."""
-    if "sum" in words and term in model.basic_RVs:
+    if "sum" in message and term in model.basic_RVs:
         for each in _parameters(model, term, point):
             sums = np.asarray(each, dtype=float).sum(axis=-1) if np.ndim(each) else np.zeros(0)
             off = sums[(np.abs(sums - 1.0) < 0.5) & (sums != 1.0)].ravel()

@@ -35,7 +35,7 @@ _TRIES_OF_A_BOX = 4
 # the origin three ended among modes without mass, of ten that started within 2 none.
 JITTER = 1.0
 INITIAL = 2.0
-# Largest number of prior draws for the search for modes (pmm_mcmc.warmup.mode_search), and of numbers in them.
+# Largest number of prior draws for the search for modes (pmm_mcmc.diagnostics.mode_search), and of numbers in them.
 _PRIOR_DRAWS = 24
 _PRIOR_NUMBERS = 2**20
 

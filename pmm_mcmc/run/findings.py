@@ -15,21 +15,23 @@ from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.diagnostics.reading import FINDINGS
 from pmm_mcmc.engines.contract import chains_of, evaluated_at, in_model_coordinates
 from pmm_mcmc.model.checks import flat_priors
+from pmm_mcmc.run.mode_search import modes_and_labels
 from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.starts import density_at
-from pmm_mcmc.warmup.other_modes import OtherModes
 
 __all__ = ["attributes_of", "findings_of"]
 
 _log = logging.getLogger("pmm_mcmc")
 
+# Draws by which it is known where the chains are.
+_DRAWS = 4000
 # Positions by which the degree of non-centring is reported.
 _NEWEST = 1000
 
 
 def attributes_of(plan: SamplingPlan, run: Run, draws: xr.DataArray | None, search: bool) -> dict[str, str]:
-    """Return the attributes of a result; jumps and necks are searched for if ``search``.
+    """Return the attributes of a result; other modes, jumps and necks are searched for if ``search``.
 
     ``draws`` are its unconstrained positions ``(chain, draw, d)``, if there are any.
     """
@@ -39,28 +41,32 @@ def attributes_of(plan: SamplingPlan, run: Run, draws: xr.DataArray | None, sear
         try:
             searches = _searches(plan, run, draws)
         except Exception:  # no error here may lose the draws
-            _log.exception("Jumps and necks were not looked for, for an error in it; the draws are kept")
+            _log.exception("Other modes, jumps and necks were not looked for, for an error in it; the draws are kept")
     if plan.model is not None:
         free = [rv.name for rv in plan.model.free_RVs]
         searches |= {"free": free, "flat": [rv.name for rv in flat_priors(plan.model)]}
-    return _noncentring_of(plan, run, draws) | findings_of(run.warming.other_modes, searches)
+    return _noncentring_of(plan, run, draws) | findings_of(searches)
 
 
-def findings_of(other_modes: OtherModes, searches: dict[str, Any] | None = None) -> dict[str, str]:
-    """Return the attribute with the modes beside those of the chains, and the outcomes of other searches."""
-    return {FINDINGS: json.dumps({"modes": other_modes.statistics} | (searches or {}))}
+def findings_of(searches: dict[str, Any]) -> dict[str, str]:
+    """Return the attribute with the outcomes of searches."""
+    return {FINDINGS: json.dumps(searches)}
 
 
 def _searches(plan: SamplingPlan, run: Run, draws: xr.DataArray) -> dict[str, Any]:
-    """Return the largest jump of the log density between draws, and the necks beyond them."""
+    """Return other modes, the largest jump of the log density between draws, and the necks beyond them."""
     engine = plan.engine
     double = plan.attributes["precision"] == "float64"
     some = _some_of(draws, jumps.DRAWS)
     size = jumps.largest_jump(some, lambda x: density_at(engine, x), 1e-10 if double else 1e-5)
-    found = {"jump": size, "wall": jumps.has_wall(some, lambda x: density_at(engine, x))}
-    if not double:
-        return found
+    wall = jumps.has_wall(some, lambda x: density_at(engine, x))
     coordinates = run.tuned.coordinates
+    rng = np.random.default_rng(run.warming.ensemble.keys[0])
+    noncentring = coordinates.density_parameters
+    findings = modes_and_labels(plan, _some_of(draws, _DRAWS), noncentring, rng, coordinates)
+    findings |= {"jump": size, "wall": wall}
+    if not double:
+        return findings
     some = _some_of(draws, necks.MOST_DRAWS) if engine.d <= necks.MOST_COORDINATES else some
     z, _ = engine.structure.to_z(some, coordinates.density_parameters)
 
@@ -68,7 +74,7 @@ def _searches(plan: SamplingPlan, run: Run, draws: xr.DataArray) -> dict[str, An
         lp, evaluation = evaluated_at(engine.evaluate, z, coordinates.density_parameters)
         return lp, evaluation[:, : engine.d]
 
-    return found | {"necks": necks.necks_beyond(z, coordinates, density_of_z)}
+    return findings | {"necks": necks.necks_beyond(z, coordinates, density_of_z)}
 
 
 def _noncentring_of(plan: SamplingPlan, run: Run, draws: xr.DataArray | None) -> dict[str, str]:

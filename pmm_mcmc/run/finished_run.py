@@ -33,7 +33,6 @@ from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.equilibration import Equilibration
 from pmm_mcmc.warmup.friction import FrictionTrial
 from pmm_mcmc.warmup.noncentring import NoncentringFit
-from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.warm_start import DROPPED, WarmStart, number_of_candidates, resampled
 from pmm_mcmc.warmup.warming import Warming
@@ -50,7 +49,7 @@ _FIELD = re.compile(r"\w+=.+?(?=, \w+=|\)$)")
 # The types in a checkpoint.
 TYPES = (
     Block, Coordinates, Ensemble, Equilibration, FrictionTrial, LocalCurvature, NoncentringFit, Run, MethodArguments,
-    OtherModes, TunedParameters, Warming, Warmup, WarmStart,
+    TunedParameters, Warming, Warmup, WarmStart,
 )  # fmt: skip
 
 

@@ -143,6 +143,6 @@ def _smaller(plan: SamplingPlan) -> str:
     largest = max(posterior, key=lambda name: posterior[name])
     if 2 * posterior[largest] > sum(sizes.values()):
         others = [name for name in posterior if name != largest]
-        after = " and compute it afterwards, with pm.compute_deterministics" if plan.model is not None else ""
-        return f"{largest} has {posterior[largest]} of these numbers: leave it out (var_names={others!r}){after}"
+        later = " and compute it afterwards, with pm.compute_deterministics" if plan.model is not None else ""
+        return f"{largest} has {posterior[largest]} of these numbers: leave it out (var_names={others!r}){later}"
     return "leave the gradients out (step=pmm.GHMC(keep_gradients=False))"

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from pmm_mcmc.diagnostics.search_thresholds import SEARCH
 from pmm_mcmc.engines.contract import Chunk, TunedParameters
 from pmm_mcmc.langevin.methods import GHMC
 from pmm_mcmc.run.chunks import Gathered, groups_of
 from pmm_mcmc.run.driver import Driver, FinishedChunk, Stopped
 from pmm_mcmc.run.on_tape import ready
+from pmm_mcmc.run.progress import count
 from pmm_mcmc.run.stopping import StoppingRule
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, Equilibration, adjusted_setting, report_of
@@ -78,7 +80,6 @@ class Run:
         """Start as if there had been no trial of a former setting, which cost ``n_grad`` gradients ``(chain,)``."""
         run = cls.start(plan, trial.starts, rng)
         run.warming.n_grad += n_grad
-        run.warming.prior = trial.prior
         run.warm_start = trial
         return run
 
@@ -115,14 +116,13 @@ class Run:
         trial = self.warm_start
         assert trial is not None
         warming = self.warming
-        rng = np.random.default_rng(warming.ensemble.keys[0])
-        gradients = trial.judge(plan.engine, self.tuned, block, rng)
-        warming.n_grad += -(-gradients // len(warming.n_grad))
+        trial.judge(plan.engine, self.tuned, block)
         if trial.outcome == FITS:
             return
         self.equilibration = None
         self.unstable = np.zeros_like(self.unstable)
         if trial.outcome == DROPPED:
+            rng = np.random.default_rng(warming.ensemble.keys[0])
             self.warming = Run.cold(plan, trial, self.n_grad, rng).warming
             return
         if plan.equilibrates:
@@ -141,7 +141,6 @@ class Run:
             fits=not trial.outcome,
         )  # fmt: skip
         warming.tuned = warming.warmup.tuned
-        warming.prior = trial.prior if trial.outcome else None
 
 
 class Sampling(Driver):
@@ -297,5 +296,8 @@ class Sampling(Driver):
         self._measured += draws, gradients, seconds
         if last or self._measured[2] >= _ANNOUNCED:
             _, gradients, seconds = self._measured / self._measured[0]
-            self.console.log(self.rule.cost(self._warm_up_cost, gradients, seconds))
+            cost = self.rule.cost(self._warm_up_cost, gradients, seconds)
+            if self.plan.searches:
+                cost += f", and {count(SEARCH.gradients / len(self.run.n_grad))} to look for other modes"
+            self.console.log(cost)
             self._warm_up_cost = None

@@ -215,6 +215,11 @@ class SamplingPlan:
         return self.request.adjusted and not self.engine.kernel.adjusted
 
     @property
+    def searches(self) -> bool:
+        """Whether other modes, jumps and necks are looked for after the draws."""
+        return self.request.compute_convergence_checks and "unconstrained" in self.statistics
+
+    @property
     def longest_warmup(self) -> int:
         """The most transitions before the draws."""
         return self.request.tune * (1 + self.equilibrates)

@@ -23,7 +23,7 @@ from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.recorders import recorder_of
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.signals import StopRequest, stop_on_signals
-from pmm_mcmc.run.starts import density_at, draws_of_prior, starts
+from pmm_mcmc.run.starts import density_at, starts
 from pmm_mcmc.run.stopping import DRAWS, VerdictRule, stopping_rule
 from pmm_mcmc.warmup.warm_start import WarmStart
 
@@ -123,9 +123,10 @@ def sample(
     progressbar
         Show progress: a bar in a terminal or a notebook, a line every few seconds in a file.
     compute_convergence_checks
-        Log the verdict (:func:`pmm_mcmc.verdict`).  For this, jumps of the log density between draws and necks beyond
-        them are searched for, with 800 gradients and, where the posterior narrows, some :math:`40 (d + 40)` more, which
-        are in no statistic.
+        Log the verdict (:func:`pmm_mcmc.verdict`).  For this, after the draws, other modes are searched for with about
+        1,500 gradients, exchangeable labels by some values of the density, and jumps of the log density and necks
+        beyond the draws with 800 gradients and, where the posterior narrows, some :math:`40 (d + 40)` more; they are in
+        no statistic.
     blocking
         False returns at once, while the run goes on in a thread: an object with ``progress``, the ``posterior`` so far,
         ``stop()`` and ``wait()``, of which the last two return the result.
@@ -163,9 +164,8 @@ def sample(
     run of as many by number.  It needs two chains or more if only moments are kept.
 
     ``start`` costs 8 gradients of each chain at former draws, from which chains begin, in the ratio of the densities
-    where that is stable (Pareto :math:`k < 0.7`), and to which the preconditioner is refitted; one block of up to 16
-    transitions; and some 8 more for four ascents, which replace the search for other modes where the setting fits.  A
-    line and the attribute ``start`` say "fits", "refined" (warm-up goes on from it) or "dropped".
+    where that is stable (Pareto :math:`k < 0.7`), and to which the preconditioner is refitted; and one block of up to
+    16 transitions.  A line and the attribute ``start`` say "fits", "refined" (warm-up goes on from it) or "dropped".
 
     With the first draws, a line says what all of them will cost: gradients of each chain, and the time at their rate.
 
@@ -311,10 +311,8 @@ def _begin(plan: SamplingPlan, seed: int, console: Console) -> Run:
     if plan.model is not None:
         check_direction(plan.model, positions[0], lambda x: density_at(plan.engine, x))
     if request.start is None:
-        run = Run.start(plan, positions, rng)
-        run.warming.prior = draws_of_prior(plan, rng) if request.adapts else None
-        return run
-    trial = WarmStart(positions, draws_of_prior(plan, rng))
+        return Run.start(plan, positions, rng)
+    trial = WarmStart(positions)
     run = request.start.begin(plan, trial, rng)
     if trial.outcome:
         console.log("%s", trial.words(float(run.n_grad.mean())))

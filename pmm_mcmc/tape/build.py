@@ -251,11 +251,11 @@ class Builder:
     @contextmanager
     def repeated(self, active: np.ndarray) -> Iterator[None]:
         """Repeat the instructions of the block until no element of a contiguous array is true."""
-        first = len(self._rows)
+        start = len(self._rows)
         yield
-        cells: list[Any] = [loop.REPEAT, active.size, first, self._place(active)]
+        cells: list[Any] = [loop.REPEAT, active.size, start, self._place(active)]
         self._rows.append([*cells, *[0] * (loop.CELLS - len(cells))])
-        self._loops.append((first, len(self._rows) - 1))
+        self._loops.append((start, len(self._rows) - 1))
 
     def kept(self, function: Any) -> int:
         """Return the address of a function of ctypes, which lives as long as the tape."""
@@ -279,7 +279,7 @@ class Builder:
     def finish(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Tape:
         """Lay out the workspace: inputs and constants first, then buffers, each for as long as it is in use."""
         ends = {
-            k: last for first, last in self._loops for k in range(first, last)
+            k: last for begin, last in self._loops for k in range(begin, last)
         }  # a turn may need what it began with
         needed = {
             cell[0]: ends.get(k, k) for k, row in enumerate(self._rows) for cell in row if isinstance(cell, tuple)

@@ -90,12 +90,12 @@ class TapedDensity:
         ``output`` is ``"joint"``, or ``"gradient"`` for the gradient alone.
         """
         parameters = self._parameters if density_parameters is None else density_parameters
-        code, template, inputs, (value, evaluation), kept = self.current(parameters)
+        code, template, inputs, (value, evaluation), functions = self.current(parameters)
         workspace = template.copy()
         for start in inputs[1:]:
             workspace[start : start + len(parameters)] = parameters
         width = self.width if output == "joint" else self.d
         places = code.ctypes.data, len(code), workspace.ctypes.data, len(workspace), value, evaluation, width
         table = np.array(places, dtype=np.int64)
-        weakref.finalize(table, list, (code, workspace, kept)).atexit = False
+        weakref.finalize(table, list, (code, workspace, functions)).atexit = False
         return table

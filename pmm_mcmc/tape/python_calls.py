@@ -67,14 +67,14 @@ def performed(builder: Builder, node: Any, values: Sequence[Any]) -> list[np.nda
     def call(*places: int) -> None:
         arrays = [_array(place, shape) for place, shape in zip(places, shapes, strict=False)]
         results = arrays[len(arrays) - len(outs) :]
-        given = iter(arrays)
+        numbers = iter(arrays)
         try:
             inputs = [
-                value if view is None else next(given).astype(variable.dtype)
+                value if view is None else next(numbers).astype(variable.dtype)
                 for variable, view, value in zip(node.inputs, views, values, strict=True)
             ]
-            for result, number in zip(results, perform(node, inputs), strict=True):
-                result[...] = number
+            for result, value in zip(results, perform(node, inputs), strict=True):
+                result[...] = value
         except Exception as failure:
             if not failures:
                 what = f"{type(failure).__name__}: {failure}".partition("\n")[0]

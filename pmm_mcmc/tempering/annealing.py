@@ -16,6 +16,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import best_coordinates, diagonal_scale
+from pmm_mcmc.diagnostics.other_modes import OtherModes
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.langevin.tempering import barriers, expected_rejections, step_of_ess
@@ -25,7 +26,6 @@ from pmm_mcmc.tempering.ladder import SEARCHES
 from pmm_mcmc.tempering.mixture_fit import fitted_mixture
 from pmm_mcmc.tempering.path import MOST_TRANSITIONS, Points, TemperingPath
 from pmm_mcmc.warmup.friction import adjusted_friction
-from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.step_size import step_for_acceptance
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 

@@ -1,4 +1,4 @@
-"""The search for modes of a ladder: ascents from draws at all temperatures, beside those of an ordinary warm-up.
+"""The search for modes of a ladder: ascents from draws at all temperatures, beside those of an ordinary run.
 
 A mode that is narrow beside another has little weight at temperatures in between, so that few chains bring it to the
 posterior; but a draw in its basin is enough to find it.
@@ -9,14 +9,13 @@ from __future__ import annotations
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.diagnostics.mode_mass import Maximum, distinct
+from pmm_mcmc.diagnostics.mode_search import search_modes
+from pmm_mcmc.diagnostics.other_modes import OtherModes
+from pmm_mcmc.diagnostics.search_space import SearchSpace, along_coordinates, turned
 from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.tempering.path import Points, TemperingPath
 from pmm_mcmc.warmup.ascent import Ascents, Density
-from pmm_mcmc.warmup.block import Block
-from pmm_mcmc.warmup.maxima import Maximum, distinct
-from pmm_mcmc.warmup.mode_search import search_modes
-from pmm_mcmc.warmup.other_modes import OtherModes
-from pmm_mcmc.warmup.whitened_map import along_coordinates
 
 __all__ = ["search_modes_of_ladder", "unmet_maxima"]
 
@@ -45,22 +44,27 @@ def search_modes_of_ladder(
 ) -> tuple[OtherModes, np.ndarray, int]:
     """Return the modes that no draw at the posterior is in, the maxima ``(m, d)`` of all ascents, and the gradients.
 
-    Ascents start from positions ``(n, d)`` at ``intermediate`` temperatures and, as at the end of a warm-up, from draws
-    of the ``prior`` ``(m, d)``.  They are compared with those from ``draws`` ``(k, C, ...)`` of the posterior, whose
+    Ascents start from positions ``(n, d)`` at ``intermediate`` temperatures and, as after the draws of other runs, from
+    draws of the ``prior`` ``(m, d)``.  They are compared with ``draws`` ``(k, C, ...)`` of the posterior, whose
     ``setting`` it is.  Those from intermediate temperatures spend a fifth of ``n_grad`` at most, the gradients so far.
     """
     positions = draws.position.reshape(-1, path.d)
-    positions = positions[rng.permutation(len(positions))[:_POSTERIOR_STARTS]]
+    some = positions[rng.permutation(len(positions))[:_POSTERIOR_STARTS]]
     unmet, ascent_gradients = unmet_maxima(
-        path, setting.coordinates, rng.permutation(intermediate), positions, int(_SHARE * n_grad), rng
+        path, setting.coordinates, rng.permutation(intermediate), some, int(_SHARE * n_grad), rng
     )
     if not len(unmet) and not len(prior):
         return OtherModes(0.0), unmet, ascent_gradients
-    position, slope, lp = (np.swapaxes(array, 0, 1) for array in (draws.position, draws.slope(1.0), draws.lp))
-    nothing = np.zeros(lp.shape, np.int64)
-    block = Block(position, slope, lp, nothing, nothing, nothing, np.ones(lp.shape))
-    modes, maxima, search_gradients, *_ = search_modes(path.engine, setting, block, prior, n_grad, rng, unmet)
-    return modes, maxima, ascent_gradients + search_gradients
+    periods = path.engine.periods
+    x = turned(positions, positions[-1], periods)
+    space = SearchSpace(
+        path.whitened_density(Coordinates(np.zeros(path.d), np.ones(path.d))),
+        x,
+        copy=None if periods is None else lambda y: turned(y, positions[-1], periods),
+        coordinates=setting.coordinates,
+    )
+    modes, maxima = search_modes(space, prior, rng, maxima=unmet)
+    return modes, maxima, ascent_gradients + modes.n_grad
 
 
 def unmet_maxima(
@@ -112,7 +116,7 @@ def _places_to_ascend(
     density: Density, coordinates: Coordinates, met: list[Maximum], limit: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, int]:
     """Return places along coordinates where the density is highest for their distance from a maximum, and gradients."""
-    offsets = along_coordinates(coordinates, limit, len(met[0].y), rng)
+    offsets = along_coordinates(coordinates, limit, len(met[0].y), rng).reshape(-1, len(met[0].y))
     offsets = offsets[np.argsort((offsets**2).sum(axis=1))]
     base = rng.integers(len(met), size=len(offsets))
     places = np.array([maximum.y for maximum in met])[base] + offsets

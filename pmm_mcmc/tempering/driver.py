@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 
 from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.diagnostics.other_modes import OtherModes
 from pmm_mcmc.engines.contract import Chunk, TunedParameters
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.mixture import GaussianMixture
@@ -32,7 +33,6 @@ from pmm_mcmc.tempering.mode_weights import Modes, find_modes
 from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
 from pmm_mcmc.tempering.report import LADDER, report_of
 from pmm_mcmc.tempering.tuning import LadderOptions, Tuner
-from pmm_mcmc.warmup.other_modes import OtherModes
 
 __all__ = ["Tempering"]
 

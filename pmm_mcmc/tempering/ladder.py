@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
+from pmm_mcmc.diagnostics.other_modes import OtherModes
 from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.langevin.tempering import swap_log_ratio
 from pmm_mcmc.model.mixture import GaussianMixture
@@ -16,7 +17,6 @@ from pmm_mcmc.tempering.log_evidence import LadderSums
 from pmm_mcmc.tempering.mode_weights import Modes
 from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
 from pmm_mcmc.tempering.report import LADDER, report_of
-from pmm_mcmc.warmup.other_modes import OtherModes
 
 __all__ = ["Ladder", "Scan", "Trips"]
 

@@ -136,7 +136,7 @@ def _tempered(request: Request) -> xr.DataTree:
             if driver.tuned:
                 if finished or request.store is None:
                     driver.weigh_modes()
-                driver.recorder.note(console.times() | findings_of(driver.run.other_modes))
+                driver.recorder.note(console.times() | findings_of({"modes": driver.run.other_modes._asdict()}))
     result = driver.result()
     draws = result["posterior"].sizes["draw"]
     if not finished:

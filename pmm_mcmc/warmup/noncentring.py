@@ -40,7 +40,8 @@ def noncentring_at_starts(engine: Engine, starts: np.ndarray) -> tuple[np.ndarra
     z, _ = structure.to_z(starts[:_PAIRS], noncentring)
     x, of_x = in_model_coordinates(z, engine.evaluations_at(z, noncentring))
     finite = np.isfinite(of_x).all(axis=1)
-    x, of_x = x[finite], of_x[finite]
+    x = x[finite]
+    of_x = of_x[finite]
     if not len(x):
         return noncentring, len(z)
     pairs = [_pairs(engine, x, of_x, child, noncentring, 0) for child in structure.children]
@@ -113,7 +114,8 @@ class NoncentringFit:
         good = np.isfinite(at_x).all(axis=1) & np.isfinite(of_x).all(axis=1)
         if good.sum() < 2:
             return old, blocks
-        at_x, of_x = at_x[good], of_x[good]
+        at_x = at_x[good]
+        of_x = of_x[good]
         self._look_around(engine, at_x, of_x, old, share=newest / x.shape[1])
         pairs = [np.concatenate(arrays, axis=1) for arrays in zip(*self.pairs, strict=True)]
         noncentring = structure.learn(at_x, of_x, pairs, old)
@@ -133,13 +135,13 @@ class NoncentringFit:
         self, engine: Engine, x: np.ndarray, of_x: np.ndarray, noncentring: np.ndarray, share: float
     ) -> None:
         """Add pairs at the newest ``share`` of draws ``(n, d)`` in order of time."""
-        first = int((1.0 - share) * (len(x) - 1))
+        begin = int((1.0 - share) * (len(x) - 1))
         children = engine.structure.children
         newest = []
         for child in children:
             elements = child.shape[-1] if child.kind == "grouped" else 1
             count = min(max(-(-_PAIRS // len(children)), -(-elements // 2)), _PAIRS)
-            rows = np.unique(np.linspace(first, len(x) - 1, count).astype(int))
+            rows = np.unique(np.linspace(begin, len(x) - 1, count).astype(int))
             newest.append(_pairs(engine, x[rows], of_x[rows], child, noncentring, self.evaluations))
             self.evaluations += len(rows)
         self.pairs = [*self.pairs[-1:], newest]
@@ -161,7 +163,7 @@ def one_sided(structure: Structure, z: np.ndarray, gradient: np.ndarray) -> np.n
     coordinates = best_coordinates(z[:split], gradient[:split])
     rows = np.linspace(split, len(z) - 1, min(_TESTED, len(z) - split)).astype(int)
     here = misfit(coordinates, z[rows], gradient[rows])
-    for i, (there, of_there, count) in enumerate(structure.mirrored(z[rows], gradient[rows])):
+    for i, (mirrored, of_mirrored, count) in enumerate(structure.mirrored(z[rows], gradient[rows])):
         # On a Gaussian the mean of y^2 + g^2 is that of (y + g)^2, and 2.
-        sides[i] = misfit(coordinates, there, of_there) - here > (THRESHOLDS.misfit - 2.0) * count
+        sides[i] = misfit(coordinates, mirrored, of_mirrored) - here > (THRESHOLDS.misfit - 2.0) * count
     return sides

@@ -10,8 +10,7 @@ setting
 - **fits** if the block is past the transient and whitened by the criterion by which a warm-up freezes its
   preconditioner, Stein's identity holds in each coordinate, and each chain accepts most of its steps;
 - is **refined**, by blocks of an ordinary warm-up that begins with it, if the draws are usable and one of these fails;
-- is **dropped** for a cold start otherwise, or if ascents from cold starts and from the prior lead to a mode where no
-  draw is.
+- is **dropped** for a cold start otherwise.
 
 Equilibration judges the chains as always.
 
@@ -32,7 +31,6 @@ from pmm_mcmc.engines.contract import Engine, TunedParameters, log_det_of
 from pmm_mcmc.warmup import block_checks, step_size, timetable
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature
-from pmm_mcmc.warmup.mode_search import leads_elsewhere
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.standard_errors import count_pieces, degrees_of_freedom, largest_t
 from pmm_mcmc.warmup.stein_identity import stein_identity
@@ -43,8 +41,6 @@ __all__ = ["DROPPED", "FITS", "REFINED", "WarmStart", "number_of_candidates", "r
 
 # Ratios from which on a Pareto distribution is fitted to the largest fifth of them.
 _FEWEST_RATIOS = 25
-# Cold starts beside draws of the prior, from which ascents search for other modes.
-_PLACES = 4
 # Differences of log ratios that are rounding.
 _EQUAL = 1e-6
 # Outcomes of a trial.
@@ -121,9 +117,8 @@ class WarmStart:
 
     Attributes
     ----------
-    starts, prior : (chain, d), (n, d)
-        Starts of a cold run, which follows if the setting is dropped, and draws of the prior: from some of both ascents
-        look for other modes.
+    starts : (chain, d)
+        Starts of a cold run, which follows if the setting is dropped.
     outcome, reason
         Empty before the trial; "fits", or "refined" or "dropped" with the reason.
     former
@@ -133,7 +128,6 @@ class WarmStart:
     """
 
     starts: np.ndarray
-    prior: np.ndarray
     outcome: str = ""
     reason: str = ""
     former: Coordinates | None = None
@@ -161,8 +155,8 @@ class WarmStart:
             far = np.median(change) > THRESHOLDS.other_scale**2
             self.end(DROPPED if far else REFINED, f"a scale has changed by a factor of {change.max():.2g}")
 
-    def judge(self, engine: Engine, tuned: TunedParameters, block: Block, rng: np.random.Generator) -> int:
-        """Judge the setting by a block of draws, with whole evaluations; return the gradients spent for it."""
+    def judge(self, engine: Engine, tuned: TunedParameters, block: Block) -> None:
+        """Judge the setting by a block of draws, with whole evaluations."""
         d = engine.d
         z, gradient = engine.structure.folded(block.position, block.gradient[..., :d])
         n = block.lp.shape[1]
@@ -173,13 +167,9 @@ class WarmStart:
         if not arrived or accepted < THRESHOLDS.least_accepted_usable:
             moved = f"chains hardly move by it: acceptance {accepted:.2f}"
             self.end(DROPPED, moved if arrived else "chains are far off")
-            return 0
+            return
         coordinates = self.former or tuned.coordinates
-        places = np.concatenate([self.starts[:_PLACES], self.prior])
-        elsewhere, gradients = leads_elsewhere(engine, tuned, block, places, rng)
-        if elsewhere:
-            self.end(DROPPED, "there is another mode")
-        elif not block_checks.whitens(coordinates, block._replace(position=z, gradient=gradient), usable):
+        if not block_checks.whitens(coordinates, block._replace(position=z, gradient=gradient), usable):
             self.end(REFINED, "it does not whiten the draws")
         elif not _identity_holds(z, gradient):
             self.end(REFINED, "Stein's identity fails")
@@ -187,12 +177,10 @@ class WarmStart:
             self.end(REFINED, f"acceptance is {accepted:.2f}")
         else:
             self.end(FITS)
-        return gradients
 
     def words(self, n_grad: float) -> str:
         """Return the line that says what became of the setting."""
         if self.outcome == FITS:
-            searched = "four ascents in place of the search for modes"
-            return f"start: the setting of the former run fits; {n_grad:.0f} gradients, with {searched}"
+            return f"start: the setting of the former run fits; {n_grad:.0f} gradients"
         then = "warm-up goes on from it" if self.outcome == REFINED else "dropped for a cold start"
         return f"start: the setting of the former run does not fit ({self.reason}): {then}"

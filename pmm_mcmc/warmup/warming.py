@@ -8,7 +8,7 @@ where there are more chains.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,9 +19,7 @@ from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.warmup import timetable
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.low_starts import raised_starts
-from pmm_mcmc.warmup.mode_search import search_modes
 from pmm_mcmc.warmup.noncentring import noncentring_at_starts
-from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import fixed_setting
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
@@ -47,9 +45,7 @@ class Warming:
     ensemble: Ensemble
     tuned: TunedParameters  # the setting of the chains
     warmup: Warmup | None  # the schedule; None without warm-up
-    n_grad: np.ndarray  # (chain,): gradients spent, with shares of those of the schedule and of the search for modes
-    prior: np.ndarray | None = None  # (n, d): draws for the search for modes at the end; without them there is none
-    other_modes: OtherModes = field(default_factory=OtherModes)  # what it has found
+    n_grad: np.ndarray  # (chain,): gradients spent, with shares of those of the schedule
 
     @classmethod
     def start(
@@ -167,8 +163,7 @@ class Warming:
         """Update the setting by the draws of the training chains in a block, and replace chains that are stuck.
 
         ``source`` is the number of the chain from which each chain goes on; that of the training chains follows from
-        their draws.  ``stop`` ends the warm-up.  States keep their old coordinates.  The search for modes follows the
-        last block.
+        their draws.  ``stop`` ends the warm-up.  States keep their old coordinates.
         """
         warmup = self.warmup
         assert warmup is not None
@@ -184,13 +179,6 @@ class Warming:
         if not np.array_equal(source, chains):
             self.ensemble.copy_from(source)
         self.n_grad = self.n_grad + self._shares() - earlier_shares
-        if self.finished and self.prior is not None:
-            rng = np.random.default_rng(self.ensemble.keys[0])
-            spent_so_far = int(self.n_grad.sum())
-            search = search_modes(engine, self.tuned, block, self.prior, spent_so_far, rng)
-            self.other_modes = search.other_modes
-            self.n_grad += -(-search.n_grad // len(chains))
-            self.prior = None
 
     def _shares(self) -> np.ndarray:
         """Return each chain's share of the gradients that the schedule has evaluated."""

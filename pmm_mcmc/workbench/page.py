@@ -21,7 +21,7 @@ from pmm_mcmc._version import __version__
 from pmm_mcmc.diagnostics.noncentred import WORDS
 from pmm_mcmc.diagnostics.parameters import checked
 from pmm_mcmc.diagnostics.summary import summary, with_numbers
-from pmm_mcmc.diagnostics.verdict import verdict
+from pmm_mcmc.run.judging import verdict
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION
 
 __all__ = ["html_of", "report"]

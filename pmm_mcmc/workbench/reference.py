@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import t
 
 from pmm_mcmc.diagnostics.statement import NOT_TRUSTED
-from pmm_mcmc.diagnostics.verdict import verdict
+from pmm_mcmc.run.judging import verdict
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, standard_error
 from pmm_mcmc.workbench.runs import PEERS, Run, run, unconstrained_draws
 

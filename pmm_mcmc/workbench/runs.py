@@ -11,10 +11,10 @@ import numpy as np
 import xarray as xr
 
 from pmm_mcmc.diagnostics.statement import Verdict
-from pmm_mcmc.diagnostics.verdict import verdict
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.methods import METHODS
 from pmm_mcmc.model.result_tree import flat_names
+from pmm_mcmc.run.judging import verdict
 from pmm_mcmc.run.sample import sample
 
 __all__ = ["FEWEST", "PEERS", "Run", "model_labels", "name_of", "run", "unconstrained_draws"]

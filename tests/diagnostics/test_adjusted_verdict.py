@@ -108,6 +108,16 @@ def test_an_equilibration_that_did_not_end_leaves_a_run_undecided():
     )
 
 
+def test_a_scale_that_is_still_on_its_way_is_named_and_is_no_edge():
+    """Chains that walk down a ridge from a wide prior."""
+    x = grid(3)
+    x[..., 0] += 80.0 * np.exp(-np.linspace(0.0, 2.0, x.shape[1])) * np.linspace(0.8, 1.2, len(x))[:, None]
+    sentence = pmm.verdict(adjusted(x, ended=0)).sentence
+    assert "a is still on its way, from " in sentence and "edge" not in sentence
+    assert "Start nearer, with initvals={'a': " in sentence
+    assert "on its way" not in pmm.verdict(adjusted(x, ended=1)).sentence
+
+
 @pytest.mark.filterwarnings("ignore:Found chain dimension:UserWarning")
 def test_one_draw_of_each_of_many_chains_is_enough_after_an_equilibration():
     x = np.random.default_rng(1).normal(size=(500, 1, 3))
@@ -191,11 +201,11 @@ def test_where_the_density_jumps_the_identity_is_not_asked_and_plain_means_are_k
 def test_other_modes_are_read_from_the_attribute():
     x = grid(3)
     dt = adjusted(x)
-    numbers = {"other_modes": 0.4, "other_mode_coordinate": 1, "other_mode_position": 20.0}
+    numbers = {"mass": 0.4, "position": [0.0, 20.0, 0.0], "coordinate": 1, "offset": 20.0}
     dt["posterior"].attrs["findings"] = json.dumps({"modes": numbers})
     (reason,) = pmm.verdict(dt).reasons
     assert reason.code == "modes" and reason.value == 0.4 and "above theirs in b[0]" in reason.words
-    numbers["other_modes"] = 0.0
+    numbers["mass"] = 0.0
     dt["posterior"].attrs["findings"] = json.dumps({"modes": numbers})
     assert codes(dt.copy()) == []
 
@@ -208,7 +218,8 @@ def test_every_check_is_in_the_list_of_those_who_are_asked():
         return {check.__name__ for check in checks_of(read(dt))}
 
     every = {"one_chain", "r_hat", "mcse_of_mean", "mcse_of_sd", "divergences", "standstill"}
-    ours = every | {"improper", "equilibration", "identity", "modes", "neck"}
+    every |= {"modes", "unfinished_search", "labels", "heavy_tails"}
+    ours = every | {"improper", "equilibration", "identity", "neck"}
     assert asked(adjusted(x)) == ours
     assert asked(gaussian(x)) == ours | {"unstable", "bias_of_mean", "bias_of_sd", "unmeasured"}
     assert asked(without_gradients(gaussian(x))) == every

@@ -109,7 +109,7 @@ def test_a_kink_in_a_model_is_no_jump():
 
 
 @pytest.mark.pymc
-def test_divergences_say_where_the_density_ends():
+def test_a_wall_is_where_the_density_ends():
     with model_with(lambda x, s: pt.switch(x < 0.0, -np.inf, 0.0)):
         seen = pmm.verdict(sampled("numba", 1, adjusted=True))
-    assert seen.state == "not trusted" and "divergences" in [reason.code for reason in seen.reasons]
+    assert seen.state == "undecided" and "wall" in [reason.code for reason in seen.reasons]

@@ -1,21 +1,23 @@
 """What a verdict says of modes that the search found (``pmm_mcmc.diagnostics.checks``)."""
 
+import json
+
 import numpy as np
 import pytest
 from results import gaussian, grid
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.checks import modes, unvisited_mode
+from pmm_mcmc.diagnostics.other_modes import modes
 from pmm_mcmc.diagnostics.reading import read
 
 
-def result(mass, at=10.0, coordinate=1, x=None, chain=2):
-    """A good run, one of whose chains has heard of another mode."""
-    x = grid(3) if x is None else x
-    of_chain = np.where(np.arange(4) == chain, mass, 0.0)
-    where, place = np.where(of_chain > 0.0, coordinate, -1), np.where(of_chain > 0.0, at, np.nan)
-    stats = {"other_modes": of_chain, "other_mode_coordinate": where, "other_mode_position": place}
-    return gaussian(x, **{name: np.repeat(values[:, None], x.shape[1], axis=1) for name, values in stats.items()})
+def result(mass, at=10.0, coordinate=1, undecided="", **others):
+    """A good run, with what a search has found."""
+    position = None if coordinate < 0 else [0.0, 0.0, 0.0]
+    found = {"mass": mass, "position": position, "coordinate": coordinate, "offset": at, "undecided": undecided}
+    dt = gaussian(grid(3))
+    dt["posterior"].attrs["findings"] = json.dumps({"modes": found | others})
+    return dt
 
 
 def test_another_mode_with_mass_is_not_trusted():
@@ -42,25 +44,24 @@ def test_nothing_is_said_of_nothing(mass):
     assert pmm.verdict(result(mass)).sentence == pmm.verdict(gaussian(grid(3))).sentence
 
 
-@pytest.mark.parametrize(("mass", "mirrored"), [(0.5, True), (0.52, True), (2 / 3, True), (0.3, False), (0.6, False)])
-def test_modes_of_equal_mass_may_be_relabellings(mass, mirrored):
-    assert ("order these" in pmm.verdict(result(mass)).sentence) == mirrored
+def test_no_answer_is_undecided():
+    found = pmm.verdict(result(np.nan, coordinate=-1, undecided="no ascent ended within its gradients"))
+    assert found.state == "undecided" and [reason.code for reason in found.reasons] == ["search"]
+    assert found.sentence == (
+        "Undecided: other modes were looked for without an answer: no ascent ended within its gradients. "
+        "Use pmm.temper(), which moves between modes."
+    )
+    both = pmm.verdict(result(0.3, undecided="the mass of another mode is not known"))
+    assert [reason.code for reason in both.reasons] == ["modes"], "what was found is said"
 
 
-def test_modes_that_chains_have_visited_are_judged_by_their_agreement():
-    x, often = grid(3), np.random.default_rng(1).random((4, 600)) < 0.05
-    x[..., 1] += 10.0 * often
-    run = read(result(0.05, x=x))
-    assert modes(run) is None and unvisited_mode(run) == ""
-    assert modes(read(result(0.9, x=x))), "a twentieth of the draws is there, where nine tenths should be"
-    x = grid(3)
-    x[:, ::2, 1] += 20.0
-    run = read(result(0.5, 20.0, x=x))
-    assert modes(run) is None and unvisited_mode(run) == ""
-    assert modes(read(result(0.05, 3.0))), "within 3 sd draws do not tell"
+def test_mass_without_a_maximum_has_no_place():
+    assert "about 30 % of the mass is where there is no draw, around the chains" in str(
+        modes(read(result(0.3, coordinate=-1)))
+    )
 
 
-def test_without_positions_the_place_is_not_said():
-    run = read(result(0.3))
+def test_without_positions_the_name_of_the_coordinate_is_said():
+    run = read(result(0.3, name="s_log__"))
     run.position = None
-    assert str(modes(run)).startswith("chains do not move to another mode that has about 30 % of the mass")
+    assert str(modes(run)).startswith("chains do not move to another mode, 10 sd above theirs in s_log__, that has")

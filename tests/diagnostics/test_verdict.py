@@ -51,7 +51,8 @@ def only_reason(dt, remedy=None, state="not trusted"):
             said = float(found.sentence.partition(" Draw more: at least ")[2].partition(" times as many")[0])
             assert max(wanted) <= said <= max(wanted) + 0.1
             reparametrise = ", or reparametrise" if "r_hat" in {each.code for each in found.reasons} else ""
-            advice = f" Draw more: at least {said:.1f} times as many{reparametrise}."
+            modes = "; if there are several modes, use pmm.temper()" * (said > 10.0 and bool(reparametrise))
+            advice = f" Draw more: at least {said:.1f} times as many{reparametrise}{modes}."
     assert found.sentence == f"{state.capitalize()}: {reason}.{advice}" and str(reason) == reason.words
     assert remedy in (None, reason.remedy)
     return reason.words

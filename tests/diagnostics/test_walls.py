@@ -72,7 +72,7 @@ def test_a_wall_is_found(d, fall):
     lambda x: -0.5 * (x**2).sum(axis=1), lambda x: -1e3 * (x[:, 1] - x[:, 0] ** 2) ** 2 - 0.5 * x[:, 0] ** 2,
     lambda x: -np.exp(-x[:, 0]) * x[:, 1] ** 2 / 2.0 - x[:, 0] ** 2 / 18.0, lambda x: -np.exp(5.0 * x).sum(axis=1),
     lambda x: np.where(x[:, 0] > 0.0, -1.0, 0.0) - 0.5 * (x**2).sum(axis=1),
-    lambda x: np.where(x[:, 0] < 40.0, 0.0, -np.inf) - 0.5 * (x**2).sum(axis=1),
+    lambda x: np.where(np.abs(x[:, 0]) < 5.0, 0.0, -np.inf) - 0.5 * (x**2).sum(axis=1),
 ], ids=["normal", "curved", "funnel", "steep", "step", "far"])  # fmt: skip
 def test_what_is_steep_or_far_is_no_wall(density):
     x = np.random.default_rng(4).normal(size=(48, 2))

@@ -46,10 +46,10 @@ def compilations():
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_default_run_has_the_statistics_of_adjusted_draws(schools, backend):
-    tree = default(schools, backend)
+    tree = default(schools, backend, compute_convergence_checks=True)
     attrs = tree["posterior"].attrs
     assert (attrs["sampler"], attrs["adjusted"]) == ("GHMC", 1)
-    assert json.loads(attrs["findings"])["modes"]["other_modes"] == 0.0
+    assert json.loads(attrs["findings"])["modes"]["mass"] == 0.0
     stats = tree["sample_stats"]
     assert set(stats.data_vars) - {"noncentred"} == STATISTICS
     assert stats["diverging"].dtype == bool and np.all(stats["acceptance_rate"] <= 1.0)

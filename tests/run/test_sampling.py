@@ -16,7 +16,6 @@ import pmm_mcmc as pmm
 from pmm_mcmc.engines import jax_engine
 from pmm_mcmc.run import memory, phases, plan
 from pmm_mcmc.warmup import warming
-from pmm_mcmc.warmup.other_modes import OTHER_MODES
 
 STATES = ("Trusted: ", "Undecided: ", "Not trusted: ")
 
@@ -36,7 +35,7 @@ def test_result_has_the_layout_of_pm_sample(schools, sample, backend, method):
     assert constants <= set(ours["sample_stats"].attrs)
     for group in ("sample_stats", "warmup_sample_stats"):  # attributes of ours
         stats = theirs[group].to_dataset()
-        theirs[group] = stats.drop_vars([*OTHER_MODES, *constants, *({"refined"} & set(stats))])
+        theirs[group] = stats.drop_vars([*constants, *({"refined"} & set(stats))])
         assert len(ours[group].data_vars) <= 8
     assert set(ours.children) == {*theirs.children, "checkpoint"}
     for group in theirs.children:

@@ -140,11 +140,15 @@ def test_another_model_of_the_same_shapes_is_noticed(earlier):
 
 
 @pytest.mark.parametrize("weights", [(1.0, 0.0), (1.0, 1.0), (5.0, 1.0)])
-def test_a_setting_of_another_mode_is_dropped(weights):
+def test_a_run_that_starts_in_one_of_two_modes_does_not_pass_for_right(weights):
+    """Where the former mode has gone its setting is dropped; where it stays the search after the draws finds both."""
     former = sample(two_modes((0.0, 1.0)))
     model = two_modes(weights)
     for seed in range(5):
-        assert outcome(sample(model, start=former, random_seed=seed)) != "fits"
+        result = sample(model, start=former, random_seed=seed, compute_convergence_checks=True)
+        codes = {reason.code for reason in pmm.verdict(result).reasons}
+        # The density of equal weights does not change with the sign.
+        assert outcome(result) != "fits" or codes & {"modes", "labels"}
 
 
 @pytest.mark.parametrize("wrong", [1.0, 3.0, 10.0])
@@ -274,7 +278,7 @@ def test_the_line_says_what_became_of_the_setting(standing, earlier, caplog):
     for start, words in (
         (
             earlier,
-            r"start: the setting of the former run fits; 3\d gradients, with four ascents in place of the search",
+            r"start: the setting of the former run fits; \d+ gradients",
         ),
         (
             planted(earlier, scaled(10.0)),

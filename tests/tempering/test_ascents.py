@@ -8,10 +8,10 @@ from sampling_runs import temper, unequal
 
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.diagnostics.other_modes import OtherModes
 from pmm_mcmc.run import memory
 from pmm_mcmc.tempering import driver, tuning
 from pmm_mcmc.tempering.ascents import unmet_maxima
-from pmm_mcmc.warmup.other_modes import OtherModes
 
 
 class Hills:
@@ -74,7 +74,7 @@ def test_a_narrow_mode_that_no_draw_is_in_is_not_trusted():
     assert (dt["posterior"]["x"].values[..., 0] > 0.0).all()
     judged = pmm.verdict(dt)
     assert judged.state == "not trusted" and "modes" in [reason.code for reason in judged.reasons]
-    assert "sd below theirs in x[0], that has about 50 % of the mass" in judged.sentence
+    assert "sd below theirs in x[0], that has about" in judged.sentence and 0.3 < judged.reasons[0].value < 0.7
 
 
 def test_looks_go_on_while_a_run_draws_and_do_not_depend_on_its_chunks(tmp_path, monkeypatch):
@@ -95,7 +95,7 @@ def test_looks_go_on_while_a_run_draws_and_do_not_depend_on_its_chunks(tmp_path,
     # There is no search any more once it has found a mode.
     assert 0.4 < masses[-1] < 0.6 and not any(mass > 0.0 for mass in masses[:-1]) and len(masses) < 5
     reported = in_memory["posterior"].attrs["findings"]
-    assert json.loads(reported)["modes"]["other_modes"] == masses[-1]
+    assert json.loads(reported)["modes"]["mass"] == masses[-1]
     before = len(masses)
     monkeypatch.setattr(memory, "_MOST_ROWS", 15)
     stored = temper(model, "numba", store=tmp_path / "run", **options)

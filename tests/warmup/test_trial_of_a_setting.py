@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from pmm_mcmc.warmup.mode_search import _far_apart
 from pmm_mcmc.warmup.warm_start import resampled
 
 
@@ -28,13 +27,3 @@ def test_equal_ratios_and_few_draws_need_no_fit():
     for ratios in (np.zeros(40), np.arange(8.0), np.repeat([0.0, 5.0], 20)):
         chosen, _ = resampled(ratios, 4, rng)
         assert chosen.shape == (4,)
-
-
-def test_ascents_begin_far_from_the_draws_and_from_each_other():
-    places = np.array(
-        [[0.1, 0.0], [0.2, 0.0], [-3.0, 0.0], [-3.1, 0.0], [0.0, 3.0], [0.0, -3.2], [90.0, 0.0], [95.0, 0.0]]
-    )
-    chosen = _far_apart(places, np.zeros(2))
-    assert len(chosen) == 4 and np.abs(chosen).max() < 4.0
-    distances = np.linalg.norm(chosen[:, None] - chosen, axis=2) + 9.0 * np.eye(4)
-    assert sorted(distances.min(axis=1))[1] > 2.0
