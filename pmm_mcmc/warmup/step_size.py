@@ -163,8 +163,8 @@ def fixed_setting(
     """Return the setting of a run without warm-up; raise an error if the step size is "auto"."""
     if arguments.step_size is None:
         raise ValueError(
-            "step_size='auto' with tune=0: a step size is found in warm-up. Let it tune (tune=1000), or give one to a "
-            "step: step=pmm.GHMC(step_size=...)"
+            "step_size='auto' with tune=0: a step size is found in warm-up. Let it tune (tune=1000), or give the step "
+            "one, as in step=pmm.GHMC(step_size=...)"
         )
     scale = np.ones_like(centre) if arguments.scaling is None else np.array(arguments.scaling)
     friction = arguments.friction or default_friction(arguments.kernel, arguments.step_size)

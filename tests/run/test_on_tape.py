@@ -18,7 +18,7 @@ CHAINS = 4
 RUN = {"draws": 40, "tune": 100, "chains": CHAINS, "random_seed": 3, "progressbar": False}
 RUN |= {"compute_convergence_checks": False}
 # A transition in the warm-up, in the equilibration, and among the draws of each run of schools().
-SWITCHES = (40, 90, 131)
+SWITCHES = (40, 90, 185)
 
 
 def schools(y=(28.0, 8, -3, 7, -1, 1, 18, 12)):
@@ -78,8 +78,8 @@ def test_a_run_goes_on_compiled_to_the_same_bytes_however_it_is_cut(switch, swit
 def test_compiled_code_takes_over_at_the_transition_and_not_before(switch_at):
     model = schools()
     tape = pmm.sample(backend="tape", model=model, **RUN)["posterior"]["theta"].values
-    first = tape.shape[1] - (182 - 131) // 2
-    switch_at(131)
+    first = tape.shape[1] - (210 - 185)
+    switch_at(185)
     after = pmm.sample(model=model, **RUN)["posterior"]["theta"].values
     np.testing.assert_array_equal(after[:, :first], tape[:, :first])
     np.testing.assert_allclose(after, tape, rtol=1e-6)
