@@ -159,13 +159,13 @@ def measured(target: str, sampler: str, seed: int, draws: int) -> Row:
     with overheard():
         model = MODELS[target](NARROW if sampler in BY_HAND else sampler)
         tree = pmm.sample(draws, model=model, **options)
-    found, labels, array = moments(tree, free_names(model))
+    estimates, _, array = moments(tree, free_names(model))
     row = diagnosed(array)
     each, before = gradients_of(tree["sample_stats"].dataset)
     row["before"] = round(float(np.median(before)))
     row["for_400"] = round(row["before"] + WANTED / max(1, row["ess"]) * float(each.sum(axis=1).mean()))
     row["gradients"] = round(float((before + each.sum(axis=1)).max()))
-    row |= {"means": found["mean"].tolist(), "sds": found["sd"].tolist(), "labels": labels}
+    row |= {name: [float(f"{value:.4g}") for value in estimates[name]] for name in ("mean", "sd")}
     return row | judged(tree)
 
 
@@ -173,9 +173,9 @@ def off(row: Row, others: Rows) -> float:
     """Return the largest distance of a mean from that of other runs, in posterior sds."""
     if not others:
         return float("nan")
-    mean = np.mean([other["means"] for other in others], axis=0)
-    sd = np.mean([other["sds"] for other in others], axis=0)
-    return float(np.max(np.abs(np.array(row["means"]) - mean) / sd))
+    mean = np.mean([other["mean"] for other in others], axis=0)
+    sd = np.mean([other["sd"] for other in others], axis=0)
+    return float(np.max(np.abs(np.array(row["mean"]) - mean) / sd))
 
 
 def line(prior: str, rows: Rows, narrow: float) -> str:

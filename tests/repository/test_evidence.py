@@ -166,3 +166,21 @@ def test_the_ratio_of_the_front_page():
     assert len(targets) == 47 and f"draws, median | **{ratio:.2f}** |" in (ROOT / "README.md").read_text(
         encoding="utf-8"
     )
+
+
+def test_wide_priors():
+    rows = results("wide_priors")
+    wide = [row for row in rows if row["sampler"] != "HalfNormal(1)"]
+    states = [row["state"] for row in wide]
+    section = " ".join(EVIDENCE.partition("### Wide priors\n")[2].partition("\n## ")[0].split())
+    assert (
+        f"Of {len(wide)} runs {states.count('trusted')} are trusted, {states.count('undecided')} undecided" in section
+    )
+    assert len(wide) == states.count("trusted") + states.count("undecided")
+    ratios = []
+    for target, sampler in sorted({(row["target"], row["sampler"]) for row in wide}):
+        costs = [median(row["for_400"] for row in of(rows, target, name)) for name in (sampler, "HalfNormal(1)")]
+        ratios.append(costs[0] / costs[1])
+    assert f"{median(ratios):.2f} times" in section and f"{max(ratios):.2f} at most" in section
+    before = [row["before"] for row in wide]
+    assert f"after {median(before):.0f}, {max(before)} at most" in section

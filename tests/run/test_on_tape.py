@@ -151,7 +151,8 @@ def test_ctrl_c_that_compilers_swallow_stops_the_run_once_they_end(switch, switc
     tree = pmm.sample(model=model, **RUN)
     drawn = tree["posterior"].sizes["draw"]
     assert (drawn > 0) == (switch == SWITCHES[-1])
-    np.testing.assert_array_equal(tree["posterior"]["mu"], whole["posterior"]["mu"][:, :drawn])
+    # Those of a chunk that compiled code has begun differ in the last bits.
+    np.testing.assert_allclose(tree["posterior"]["mu"], whole["posterior"]["mu"][:, :drawn], rtol=1e-6)
 
 
 def backend_of(model, caplog):
