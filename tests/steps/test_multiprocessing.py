@@ -88,7 +88,7 @@ def test_forked_processes_give_the_draws_of_one_process_and_report_errors(run_sc
     no_step_size, bad_start = found.pop("no step size"), found.pop("bad start")
     for name, (same, same_with_another_seed, variables) in found.items():
         assert same and not same_with_another_seed and variables > 10, name
-    assert "step_size='auto' with tune=0" in no_step_size and "give one to a step" in no_step_size, no_step_size
+    assert "step_size='auto' with tune=0" in no_step_size and "give the step one" in no_step_size, no_step_size
     assert "SamplingError" in bad_start and "not finite at the initial point" in bad_start, bad_start
     assert "wall (-inf)" in bad_start, bad_start
 
