@@ -20,7 +20,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln
 
 from pmm_mcmc.diagnostics.search_thresholds import SEARCH
 from pmm_mcmc.langevin.lanczos import spectrum
@@ -111,7 +111,7 @@ def _bridge(ratios: np.ndarray, place_ratios: np.ndarray) -> tuple[float, float]
         # Shares of the second law's draws, and of the first's, in the mixture of both.
         of_places = -np.logaddexp(np.log(n / (n + m)), np.log(m / (n + m)) + log_mass - place_ratios)
         of_draws = -np.logaddexp(np.log(n / (n + m)) + ratios, np.log(m / (n + m)) + log_mass)
-        new = float(logsumexp(of_places) - np.log(m) - logsumexp(of_draws) + np.log(n))
+        new = float(np.logaddexp.reduce(of_places) - np.log(m) - np.logaddexp.reduce(of_draws) + np.log(n))
         if not np.isfinite(new) or abs(new - log_mass) < 1e-6:
             break
         log_mass = new
@@ -153,12 +153,12 @@ def weighed(
         t = rng.standard_normal((SEARCH.places, d)) * np.sqrt(_DEGREES / rng.chisquare(_DEGREES, (SEARCH.places, 1)))
         places = np.concatenate([places, centre + t @ root.T])
         lp = np.concatenate([lp, value(places[-SEARCH.places :])])
-        log_q = logsumexp([_log_t(places, *proposal) for proposal in proposals], axis=0) - np.log(len(proposals))
+        log_q = np.logaddexp.reduce([_log_t(places, *proposal) for proposal in proposals]) - np.log(len(proposals))
         log_weights = np.where(contains(places), lp - log_q, -np.inf)
         if not np.isfinite(log_weights).any():
             return Weighed(-np.inf, np.inf, 0.0, lambda y: np.zeros(len(y), bool))
-        log_mass = float(logsumexp(log_weights) - np.log(len(log_weights)))
-        weights = np.exp(log_weights - logsumexp(log_weights))
+        log_mass = float(np.logaddexp.reduce(log_weights) - np.log(len(log_weights)))
+        weights = np.exp(log_weights - np.logaddexp.reduce(log_weights))
         effective = float(1.0 / (weights**2).sum())
         centre, root = _adapted(places, weights, effective, centre, root)
         contains = partial(_in_region, root, centre, log_mass, log_chains)
@@ -166,7 +166,9 @@ def weighed(
         if effective > SEARCH.effective and (rounds > 1 or expected < 1e-4 or contains(draws).mean() > 0.5 * expected):
             break
     inside = contains(places)
-    log_mass = float(logsumexp(np.where(inside, lp - log_q, -np.inf)) - np.log(len(lp))) if inside.any() else -np.inf
+    log_mass = (
+        float(np.logaddexp.reduce(np.where(inside, lp - log_q, -np.inf)) - np.log(len(lp))) if inside.any() else -np.inf
+    )
     return Weighed(log_mass, effective, float(contains(draws).mean()), contains)
 
 
@@ -274,7 +276,7 @@ def slab_mass(places: np.ndarray, places_lp: np.ndarray, draws: np.ndarray, log_
     log_weights = np.where(radius > 1.5 * furthest, places_lp + d * np.log(radius) + log_sphere + log_span, -np.inf)
     if not np.isfinite(log_weights).any():
         return 0.0
-    ratio = float(logsumexp(log_weights) - np.log(len(log_weights)) - log_chains)
+    ratio = float(np.logaddexp.reduce(log_weights) - np.log(len(log_weights)) - log_chains)
     return float(1.0 / (1.0 + np.exp(-min(ratio, 700.0)))) if ratio > np.log(SEARCH.hidden_mass) else 0.0
 
 

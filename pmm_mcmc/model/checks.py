@@ -62,7 +62,8 @@ def check_discrete(model: pm.Model, otherwise: str) -> None:
             f"{', '.join(imputed)}: has missing values (NaN), of which PyMC makes discrete variables; leave these rows "
             "of the data out: they say nothing about the other variables"
         )
-    needed = set(ancestors([*model.observed_RVs, *model.potentials]))
+    others = [rv for rv in model.free_RVs if rv.name not in discrete]
+    needed = set(ancestors([*model.observed_RVs, *model.potentials, *others]))
     if discrete and not any(model[name] in needed for name in discrete):
         raise ValueError(
             f"{', '.join(discrete)}: discrete variables without data below them are predictions: leave them out of the "

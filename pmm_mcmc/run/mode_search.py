@@ -82,6 +82,17 @@ class _Search:
         return lp, evaluation[:, : self._engine.d]
 
 
+def _are_apart(space: SearchSpace, maximum: Ascents, place: np.ndarray) -> bool:
+    """Return whether a maximum and the same with other labels, whitened ``(1, d)``, are two: the density dips between.
+
+    Within one mode it does not, wherever the ascent has ended, as of components that are independent and alike.
+    """
+    if np.linalg.norm(place - maximum.position) <= _APART:
+        return False
+    lp, _ = space.density(0.5 * (place + maximum.position))
+    return not lp[0] >= maximum.lp[0]
+
+
 class _Labelling:
     """The labels of a plan's variables that may be exchanged, and positions in one labelling."""
 
@@ -109,8 +120,9 @@ class _Labelling:
         values = self._values(maximum)
         self._pivot = {name: array[0] for name, array in values.items()}
         places = [self._unconstraining.of_values(exchange.moved(values, 0)) for exchange in exchanges]
-        distances = [np.linalg.norm(space.whiten(place) - ends.position) for place in places]
-        self._labels = [one for one, apart in zip(exchanges, distances, strict=True) if apart > _APART]
+        self._labels = [
+            one for one, place in zip(exchanges, places, strict=True) if _are_apart(space, ends, space.whiten(place))
+        ]
         return self._labels
 
     def nearest(self, x: np.ndarray) -> np.ndarray:

@@ -361,8 +361,8 @@ def _checked(vars: Any, model: pm.Model) -> Any:
     for var in several:
         if isinstance(var, str):
             raise ValueError(f"vars={vars!r}: is a name; give the variable itself, model[{var!r}]")
-        if var is not None and getattr(var, "name", "") in model.named_vars and var not in model.basic_RVs:
-            if var not in model.value_vars:
+        if var is not None and getattr(var, "name", "") in model.named_vars:
+            if var not in (*model.named_vars.values(), *model.value_vars):
                 raise ValueError(f"vars: {var.name} is a variable of another model than the one of this step")
     if vars is not None and not len(several):
         raise ValueError("vars=[]: needs a variable at least; leave it out for all continuous ones")

@@ -49,13 +49,33 @@ def far_apart():
     pm.Normal("z", 0, 1, shape=3)
 
 
+def of_two_widths():
+    pm.NormalMixture("x", [0.5, 0.5], [-6, 4], [1, 2])
+    pm.Normal("z", 0, 1)
+
+
+def in_a_plane():
+    x = pm.Normal("x", 0, 10)
+    y = pm.Normal("y", 0, 10)
+    one = -0.5 * ((x + 4) ** 2 + (y - 1) ** 2)
+    pm.Potential("modes", pt.logaddexp(one, -0.5 * ((x - 4) ** 2 + (y + 2) ** 2)))
+
+
+def three_means():
+    rng = np.random.default_rng(6)
+    means = pm.Normal("means", 0, 5, shape=3)
+    data = np.concatenate([rng.normal(centre, 1, 30) for centre in (-5, 0, 5)])
+    pm.NormalMixture("y", [1 / 3, 1 / 3, 1 / 3], means, 1, observed=data)
+
+
 def signs():
     a = pm.Normal("a", 0, 2)
     pm.Normal("y", a**2, 0.3, observed=[2.0, 2.2, 1.9])
 
 
 MODELS = [schools, logistic, counts]
-WITH_MODES = [two_means, far_apart, signs]
+WITH_MODES = [far_apart, of_two_widths, in_a_plane]
+WITH_LABELS = [two_means, three_means, signs]
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +131,8 @@ def test_a_longer_warm_up(built, function):
 def test_adjusted_draws(built, function):
     """What a long step does to draws no shorter one mends for certain; by both doors adjusted draws do."""
     model = built(function)
-    long = pmm.sample(step=pmm.PoissonULMC(K=16, step_size=3.0), adjusted=False, model=model, **QUIET)
+    step = pmm.PoissonULMC(K=16, grid="left", step_size=3.0)  # on the centred grid so long a step is right here
+    long = pmm.sample(step=step, adjusted=False, model=model, **QUIET)
     verdict = pmm.verdict(long)
     assert not verdict.trusted
     assert "pm.sample(step=pmm.GHMC())" in verdict.sentence
@@ -129,3 +150,11 @@ def test_a_ladder_moves_between_modes(built, function):
         assert not verdict.trusted and "pmm.temper()" in verdict.sentence, verdict.sentence
     ladder = pmm.verdict(pmm.temper(draws=100, model=model, **QUIET))
     assert ladder.trusted, ladder.sentence
+
+
+@pytest.mark.parametrize("function", WITH_LABELS)
+def test_draws_in_one_labelling(built, function):
+    dt = pmm.sample(model=built(function), **QUIET)
+    verdict = pmm.verdict(dt)
+    assert not verdict.trusted and "pmm.relabel(dt)" in verdict.sentence, verdict.sentence
+    assert pmm.verdict(pmm.relabel(dt)).trusted
