@@ -301,7 +301,7 @@ def stored_run(path: str | os.PathLike[str]) -> dict[str, Any]:
 def _former_run(options: Mapping[str, Any]) -> FinishedRun:
     """Return the run to start from; raise ``ValueError`` for what does not go with it."""
     if isinstance(options["start"], dict | list):
-        raise ValueError(f"start={options['start']!r}: is a finished run; values to start at are initvals=")
+        raise ValueError(f"start={options['start']!r}: must be a finished run; values to start at are initvals=")
     if options["initvals"] is not None:
         raise ValueError("initvals= does not go with start=, whose draws are the starts; leave one of the two out")
     if options["tune"] < _SHORTEST_TRIAL:

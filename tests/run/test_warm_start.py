@@ -216,7 +216,7 @@ def test_what_cannot_be_a_start_is_refused_before_anything_is_compiled(standing,
     for options, words in (
         ({"start": bare}, "start=<DataTree>: has not the setting of its run"),
         ({"start": moments}, "start=<DataTree>: has not the setting of its run"),
-        ({"start": {"a": 1}}, "start=<dict>: must be a result"),
+        ({"start": {"a": 1}}, "start={'a': 1}: must be a finished run; values to start at are initvals="),
         ({"start": tmp_path / "none"}, "start must be a result.*nothing is stored there"),
         ({"start": stopped}, "start: its run had no warm-up or ended during it"),
         ({"start": untuned, "step": pmm.GHMC(step_size=0.01)}, "start: its run had no warm-up or ended during it"),
