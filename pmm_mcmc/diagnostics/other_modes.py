@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from pmm_mcmc.diagnostics.search_thresholds import SEARCH
 from pmm_mcmc.diagnostics.statement import Reason
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 
@@ -59,7 +62,7 @@ class OtherModes(NamedTuple):
 def modes(run: Run) -> Reason | None:
     """Return a reason if modes that no chain visits have a hundredth of the mass of theirs."""
     others = OtherModes.of(run.findings.get("modes", {}))
-    if not others.ratio > THRESHOLDS.mass:
+    if not others.ratio > THRESHOLDS.mass or not unvisited_mode(run):
         return None
     remedy = f"reparametrise so that there is one mode, or {_LADDER}"
     if others.position is None:
@@ -88,10 +91,22 @@ def labels(run: Run) -> Reason | None:
     return Reason("labels", text, f"{remedy} summarise pmm.relabel(dt)", next(iter(run.labels[0].axes)))
 
 
+def _is_visited(run: Run, others: OtherModes) -> bool:
+    """Return whether draws are in a mode that a ladder's search met before them.
+
+    They are if they are less than half as far away as the others, in the coordinate in which it is furthest away.
+    """
+    if others.position is None or run.position is None:
+        return False
+    distance = np.abs(run.position[..., others.coordinate] - others.position[others.coordinate])
+    share = (distance < 0.5 * np.quantile(distance, 0.9)).mean()
+    return bool(share > SEARCH.visited * others.mass)
+
+
 def unvisited_mode(run: Run) -> str:
     """Return words for the modes that no chain visits, empty if there are none."""
     others = OtherModes.of(run.findings.get("modes", {}))
-    if not others.mass > 0.0:
+    if not others.mass > 0.0 or (run.ladder is not None and _is_visited(run, others)):
         return ""
     share = "nearly all of the mass" if others.mass > 0.99 else f"about {100.0 * others.mass:.2g} % of the mass"
     if others.position is None:

@@ -123,3 +123,15 @@ def test_what_is_equal_by_itself_has_no_labels():
         pm.Normal("x", shape=3)
     dt = pmm.sample(200, model=model, random_seed=1, progressbar=False)
     assert json.loads(dt["posterior"].attrs["findings"])["labels"] == []
+
+
+@pytest.mark.pymc
+@pytest.mark.parametrize("kink", [False, True], ids=["smooth", "kinked"])
+def test_independent_components_that_are_alike_are_no_labels(kink):
+    """They may be exchanged, within one mode: also where an ascent ends short of the maximum, at a kink."""
+    with pm.Model() as model:
+        x = pm.Normal("x", shape=3)
+        if kink:
+            pm.Potential("kink", -5.0 * pm.math.abs(x.sum() - 1.0))
+    dt = pmm.sample(model=model, random_seed=1, progressbar=False)
+    assert "labels" not in {reason.code for reason in pmm.verdict(dt).reasons}
