@@ -204,8 +204,8 @@ class Structure:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return changes over its pairs, of the gradient of a child's rest and of its position, and the weights."""
         x, of_x, other_x, of_other = pairs
-        r, weight = self._rests(x, of_x, variance, noncentring)[i]
-        other_r, _ = self._rests(other_x, of_other, variance, noncentring)[i]
+        (r, weight), *_ = self._rests(x, of_x, variance, noncentring, i, i + 1)
+        (other_r, _), *_ = self._rests(other_x, of_other, variance, noncentring, i, i + 1)
         of_groups = (*weight.shape, -1)
         dx = (other_x - x)[:, self.children[i].at].reshape(of_groups)
         dr = (other_r - r).reshape(of_groups)
@@ -213,15 +213,21 @@ class Structure:
         return dr[usable], dx[usable], weight[usable]
 
     def _rests(
-        self, x: np.ndarray, of_x: np.ndarray, variance: np.ndarray, noncentring: np.ndarray
+        self,
+        x: np.ndarray,
+        of_x: np.ndarray,
+        variance: np.ndarray,
+        noncentring: np.ndarray,
+        begin: int = 0,
+        end: int | None = None,
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return for each child the gradient of the rest of the posterior, and the weights."""
+        """Return for each child, or some in succession, the gradient of the posterior's rest, and the weights."""
         z, _, draws = self._to_z(x, noncentring)
         _, of_z = self.pull_back(z, of_x, noncentring)
         with np.errstate(all="ignore"):
             return [
                 child.rest(of_child, x[:, child.at], of_x[:, child.at], of_z[:, child.at], variance[child.at])
-                for child, of_child in zip(self.children, draws, strict=True)
+                for child, of_child in zip(self.children[begin:end], draws[begin:end], strict=True)
             ]
 
     def mirrored(self, z: np.ndarray, gradient: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:

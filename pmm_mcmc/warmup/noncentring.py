@@ -25,7 +25,8 @@ from pmm_mcmc.warmup.transient import narrowness, past_transient
 
 __all__ = ["NoncentringFit", "noncentring_at_starts", "one_sided"]
 
-# Pairs of each block, one gradient each: a variable with as many as eight others has one.
+# Pairs of a block, one gradient each, for all variables together; each has one at least.  With 2, 4 or 8 for each
+# variable seven hierarchies cost the same but for chance.
 _PAIRS = 8
 # Draws by which a scale is tested for its sign.
 _TESTED = 200
@@ -45,15 +46,18 @@ def noncentring_at_starts(engine: Engine, starts: np.ndarray) -> tuple[np.ndarra
     if not len(x):
         return noncentring, len(z)
     pairs = [_pairs(engine, x, of_x, child, noncentring, 0) for child in structure.children]
+    n_grad = len(z) + sum(array.shape[1] for array in pairs)
     noncentring = structure.learn(x, of_x, pairs, noncentring)
     everything = np.ones(len(structure.signed), bool)
-    return structure.without_sign(noncentring, everything), len(z) + len(pairs) * len(x)
+    return structure.without_sign(noncentring, everything), n_grad
 
 
 def _pairs(
     engine: Engine, x: np.ndarray, of_x: np.ndarray, child: Child, noncentring: np.ndarray, seed: int
 ) -> np.ndarray:
-    """Return pairs ``(4, n, d)`` of a child at positions ``(n, d)``: see :meth:`Structure.learn`."""
+    """Return pairs ``(4, n, d)`` of a child at positions ``(n, d)``, none of a fixed one: see ``Structure.learn``."""
+    if child.fixed:
+        return np.empty((4, 0, x.shape[1]))
     z = engine.structure.displaced(x, child, noncentring, np.random.default_rng(seed))
     return np.stack([x, of_x, *in_model_coordinates(z, engine.evaluations_at(z, noncentring))])
 
@@ -143,7 +147,7 @@ class NoncentringFit:
             count = min(max(-(-_PAIRS // len(children)), -(-elements // 2)), _PAIRS)
             rows = np.unique(np.linspace(begin, len(x) - 1, count).astype(int))
             newest.append(_pairs(engine, x[rows], of_x[rows], child, noncentring, self.evaluations))
-            self.evaluations += len(rows)
+            self.evaluations += newest[-1].shape[1]
         self.pairs = [*self.pairs[-1:], newest]
 
 

@@ -33,9 +33,6 @@ class Thresholds:
     runs."""
     least_adapted: int = 100
     """Transitions before which nothing is frozen.  Of 130, half, double: 10, 10 of 12 runs differ, cost 0.96, 1.09."""
-    least_adapted_share: float = 0.3
-    """The same as a share of the warm-up, for a chain that PyMC runs by itself.  Not measured: the set runs chains
-    together."""
     least_check: int = 50
     """Length of the shortest check, and fewest transitions that determine steps per draw.  It matters from 16 chains
     on.  Changes no run."""

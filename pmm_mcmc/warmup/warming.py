@@ -129,10 +129,7 @@ class Warming:
         look: Callable[[slice, Chunk], None] | None = None,
         processes: Processes | None = None,
     ) -> None:
-        """Advance all chains over the current block, then :meth:`close` it; arguments as of :meth:`advance`.
-
-        A step of PyMC, whose chain draws one by one, calls :meth:`close` itself.
-        """
+        """Advance all chains over the current block, and update the setting; arguments as of :meth:`advance`."""
         warmup = self.warmup
         assert warmup is not None
         n = len(self.n_grad)
@@ -156,24 +153,22 @@ class Warming:
         training.clear()  # in many coordinates it is as large as all draws
         (unstable,) = processes.join(np.concatenate(rejected))
         old = self.tuned.coordinates
-        self.close(engine, newest, replacements(usable, unstable))
+        self._close(engine, newest, replacements(usable, unstable))
         self.ensemble.change_coordinates(engine, old, self.tuned.coordinates)
 
-    def close(self, engine: Engine, block: Block, source: np.ndarray | None = None, stop: bool = False) -> None:
+    def _close(self, engine: Engine, block: Block, source: np.ndarray) -> None:
         """Update the setting by the draws of the training chains in a block, and replace chains that are stuck.
 
         ``source`` is the number of the chain from which each chain goes on; that of the training chains follows from
-        their draws.  ``stop`` ends the warm-up.  States keep their old coordinates.
+        their draws.  States keep their old coordinates.
         """
         warmup = self.warmup
         assert warmup is not None
         chains = np.arange(len(self.n_grad))
         warmup.observe(block, engine.structure)
-        if stop:
-            warmup.stop()
         earlier_shares = self._shares()
         self.tuned = warmup.update(engine)
-        if source is None or warmup.frozen is not None or not warmup.replaces:
+        if warmup.frozen is not None or not warmup.replaces:
             source = chains.copy()
         source[: len(warmup.source)] = warmup.source
         if not np.array_equal(source, chains):

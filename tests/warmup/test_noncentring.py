@@ -58,6 +58,13 @@ def test_gradients_at_the_starts_are_counted():
     assert (warming.n_grad >= 4).all()  # the start, its gradient, and eight for the degree over four chains
 
 
+def test_a_variable_that_is_non_centred_by_name_costs_no_gradient():
+    _, mapped, start = densities(counts(lambda name: pm.HalfNormal(name, 100.0)), {"u": "noncentred"})
+    engine = NumbaEngine.of(ARGUMENTS, TapedDensity(mapped), 1)
+    noncentring, n_grad = noncentring_at_starts(engine, np.tile(start, (4, 1)))
+    assert n_grad == 4 and not noncentring[: engine.structure.children[0].n_parameters].any()
+
+
 def test_gradients_of_pairs_are_counted():
     engine, starts = engine_and_starts(counts(lambda name: pm.HalfNormal(name, 1.0)))
     warming = Warming.start(engine, ARGUMENTS, starts, 200, np.random.default_rng(1))
