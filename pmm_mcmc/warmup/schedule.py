@@ -38,8 +38,6 @@ from pmm_mcmc.warmup.transient import narrowness, past_transient, replacements
 
 __all__ = ["Warmup"]
 
-_DOUBLE = 2.0  # largest growth of a step from block to block
-
 
 @dataclass
 class Warmup:
@@ -255,19 +253,12 @@ class Warmup:
         )
 
     def _adapt_step(self, window: Block, usable: np.ndarray, block: Block, failure_rate: float) -> None:
-        step = self.tuned.step_size
-        if self.arguments.kernel.adjusted and self.arguments.step_size is None:
-            # Rejections before the coordinates fit must not leave a short step: it grows as fast as others.
-            step = step_size.step_for_acceptance(
-                step, float(block.accept.mean(axis=1).min()), _DOUBLE, self.arguments.method
-            )
-        elif step_size.follows_curvature(self.arguments):
-            if failure_rate > THRESHOLDS.failure_rate or self._is_too_wide(window, usable):
-                self._step_share *= THRESHOLDS.shrink
-            else:
-                self._step_share = min(1.0, self._step_share / THRESHOLDS.shrink)
-            step = min(self._longest_step(), _DOUBLE * step)
-        self._set_step(step)
+        follows = step_size.follows_curvature(self.arguments)
+        shrinks = follows and (failure_rate > THRESHOLDS.failure_rate or self._is_too_wide(window, usable))
+        accept = float(block.accept.mean(axis=1).min())
+        self.tuned, self._step_share = step_size.adapted(
+            self.arguments, self.tuned, self._step_share, accept, shrinks, self._curvature
+        )
 
     def _longest_step(self) -> float:
         longest = self._step_share * step_size.longest_step(self.arguments, self.tuned, self._curvature)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = [
-    "end_of_check", "end_of_growing", "end_of_trial", "extension", "latest_freeze", "latest_trial", "learnt_from",
-    "shortest_block", "stiffness",
+    "end_of_block", "end_of_check", "end_of_growing", "end_of_trial", "extension", "latest_freeze", "latest_trial",
+    "learnt_from", "shortest_block", "stiffness",
 ]  # fmt: skip
 
 
@@ -43,9 +43,14 @@ def learnt_from(chains: int, rows: int, training: int) -> int:
     return min(chains, max(training, -(-training * THRESHOLDS.first_block // rows)))
 
 
+def end_of_block(done: int, shortest: int = THRESHOLDS.first_block) -> int:
+    """Return the end of the block that begins at a transition: blocks grow."""
+    return done + max(shortest, int(THRESHOLDS.growth * done))
+
+
 def end_of_growing(done: int, length: int, tried: bool, shortest: int = THRESHOLDS.first_block) -> int:
     """Return the end of a block of adaptation; it includes a remainder too short for another block."""
-    boundary = done + max(shortest, int(THRESHOLDS.growth * done))
+    boundary = end_of_block(done, shortest)
     trial = latest_trial(length)
     latest = latest_freeze(length)
     if not tried and done < trial:

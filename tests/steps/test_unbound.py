@@ -160,11 +160,10 @@ def test_chosen_or_asked_for_the_scheme_is_the_same():
     )
 
 
-def test_beside_other_steps_it_is_the_papers_unless_asked_for():
+def test_beside_other_steps_it_is_the_papers():
     model = counts()
     with model:
         assert pmm.PoissonULMC().arguments.scheme == "paper"
-        assert pmm.PoissonULMC(scheme="recycled").arguments.scheme == "recycled"
     step = pmm.PoissonULMC()
     wrapper(model, step=step)
     assert "scheme='paper'" in step.settings
