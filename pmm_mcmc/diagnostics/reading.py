@@ -66,7 +66,7 @@ class Run:
 
     @cached_property
     def steps(self) -> list[dict[str, Any]]:
-        """The steps of this package that made the draws in PyMC's loop, each as ``sampler`` of the first draw has it."""
+        """The steps of this package that made the draws in PyMC's loop, as ``sampler`` of the first draw has them."""
         if "sampler" not in self.stats:
             return []
         texts = np.atleast_1d(np.asarray(self.stats["sampler"].values)[0, 0])

@@ -31,7 +31,6 @@ from pmm_mcmc.run.storage.recovery import stored_identity, stored_run_state
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.equilibration import Equilibration
-from pmm_mcmc.warmup.friction import FrictionTrial
 from pmm_mcmc.warmup.noncentring import NoncentringFit
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.warm_start import DROPPED, WarmStart, number_of_candidates, resampled
@@ -48,7 +47,7 @@ CHECKPOINT = "checkpoint"
 _FIELD = re.compile(r"\w+=.+?(?=, \w+=|\)$)")
 # The types in a checkpoint.
 TYPES = (
-    Block, Coordinates, Ensemble, Equilibration, FrictionTrial, LocalCurvature, NoncentringFit, Run, MethodArguments,
+    Block, Coordinates, Ensemble, Equilibration, LocalCurvature, NoncentringFit, Run, MethodArguments,
     TunedParameters, Warming, Warmup, WarmStart,
 )  # fmt: skip
 

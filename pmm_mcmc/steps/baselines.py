@@ -160,8 +160,8 @@ class RLMC(LangevinStep):
         warm-up to the largest one whose exact relative error of the variance, on a Gaussian with the posterior's
         steepest curvature, is about ``target_bias``.
     friction
-        :math:`\gamma`, in whitened units.  "auto" (default): 1, which suits a whitened posterior, or less if a trial
-        in warm-up finds that to be better.  Not to be given with ``dynamics="overdamped"``.
+        :math:`\gamma`, in whitened units.  "auto" (default): 1, which suits a whitened posterior.  Not to be
+        given with ``dynamics="overdamped"``.
     <common>
 
     Notes

@@ -20,8 +20,7 @@ _TEXTS = {
 """,
     "friction": r"""
     friction
-        :math:`\gamma`, in whitened units.  "auto" (default): 1, which suits a whitened posterior, or less if a trial
-        in warm-up finds that to be better.
+        :math:`\gamma`, in whitened units.  "auto" (default): 1, which suits a whitened posterior.
 """,
     "K": r"""
     K

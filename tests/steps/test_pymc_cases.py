@@ -53,7 +53,7 @@ def mixed():
 @statistical
 @pytest.mark.parametrize("name", COMPOUND)
 def test_beside_metropolis_for_discrete_variables(mixed, sample, z_score, name):
-    # x given z is N(z, 1/4): the joint law is exact only if the draw handed out is the point from which the chain goes on.
+    # x given z is N(z, 1/4): the joint law is exact only if the chain goes on from the draw handed out.
     with mixed:
         step = [COMPOUND[name](vars=mixed["x"], scaling=[0.5], steps_per_draw=1), pm.Metropolis(mixed["z"])]
         dt = sample(step, draws=6000, tune=300, chains=4)
