@@ -6,7 +6,6 @@ columns); ``tests/steps/test_steps.py`` fails first if it moves.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import json
 import logging
@@ -26,6 +25,7 @@ from pytensor.graph.traversal import ancestors
 from rich.progress import TextColumn
 
 from pmm_mcmc._version import __version__
+from pmm_mcmc.engines.argument_checks import unknown_argument
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, TunedParameters
 from pmm_mcmc.engines.numba_engine import NumbaEngine
@@ -48,7 +48,7 @@ from pmm_mcmc.steps.statistics import (
 from pmm_mcmc.warmup.learning import Learnt, learn
 from pmm_mcmc.warmup.step_size import fixed_setting
 
-__all__ = ["LangevinState", "LangevinStep", "unknown_argument"]
+__all__ = ["LangevinState", "LangevinStep"]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -175,6 +175,10 @@ class LangevinStep(ArrayStepShared):
     def vars(self) -> list[Any]:
         """The variables; a step created outside any model takes those of the model that is in context."""
         model = _model_of_context() if self.free else None
+        if not self.free and options_of_call().get("model", self._model) is not self._model:
+            raise ValueError(
+                f"step: {type(self).__name__} was made for another model: make it within the one to sample"
+            )
         if model is not None and (self._value_vars != list(model.value_vars) or model is not self._model):
             self._bind(model, None)
         if self._model is None:
@@ -429,27 +433,6 @@ def _checked(vars: Any, model: pm.Model) -> Any:
     if vars is not None and not len(several):
         raise ValueError("vars=[]: needs a variable at least; leave it out for all continuous ones")
     return vars
-
-
-# Names of the field, and of the paper's letters, for arguments that have other names here.
-_SYNONYMS = {
-    **dict.fromkeys(("alpha", "h", "eta", "epsilon", "eps", "dt", "step_scale", "stepsize", "lr"), "step_size"),
-    **dict.fromkeys(("gamma", "damping"), "friction"),
-    **dict.fromkeys(("n_midpoints", "cells", "k"), "K"),
-    **dict.fromkeys(("thin", "thinning", "path_length"), "steps_per_draw"),
-    **dict.fromkeys(("mass_matrix", "metric", "preconditioner"), "scaling"),
-}
-
-
-def unknown_argument(name: str, value: Any, called: str, names: list[str]) -> TypeError:
-    """Return the error for an argument that is none of the ``names``, one of which may be meant."""
-    near = [_SYNONYMS[name]] if _SYNONYMS.get(name) in names else difflib.get_close_matches(name, names, 1)
-    if name == "target_accept":
-        near = []
-    meant = f"; did you mean {near[0]}?" if near else f", which takes {', '.join(names)}"
-    text = repr(value)
-    text = f"<{type(value).__name__}>" if "\n" in text else text
-    return TypeError(f"{name}={text} is no argument of {called}{meant}")
 
 
 def _model_of_context() -> pm.Model | None:
