@@ -71,7 +71,7 @@ def sample(
         Largest number of transitions of each chain in warm-up, and in equilibration.
     chains
         Number of chains, 4 by default.  From 64 on they start in up to 16 groups, superchains, of one initial point
-        each, for :func:`pmm_mcmc.nested_r_hat`.
+        each, which ``arviz.rhat_nested`` compares.
     model
         A PyMC model (default: that of the enclosing ``with``), or a :class:`pmm_mcmc.LogDensity`.
     random_seed
