@@ -104,8 +104,8 @@ class FinishedRun(NamedTuple):
                 finished = cls(open_store(path), stored_identity(path), state)
             elif isinstance(start, xr.DataTree):
                 raise ValueError(
-                    "start=<DataTree>: has not the setting of its run, as single groups, results of pm.sample and of "
-                    "keep='moments'; give the whole result of pmm.sample, or leave start out"
+                    "start=<DataTree>: has not the setting of its run, as single groups and results of pm.sample; "
+                    "give the whole result of pmm.sample, or leave start out"
                 )
             else:
                 raise ValueError(
