@@ -19,17 +19,17 @@ def _is_auto(value: Any) -> bool:
     return isinstance(value, str) and value == "auto"
 
 
-def _positive(kind: type, remedy: str, most: float = math.inf) -> Callable[[str, Any], Any]:
-    """Return the check of a positive, finite number of a kind, and at ``most`` that large, ``None`` for "auto"."""
+def _positive(kind: type, remedy: str, largest: float = math.inf) -> Callable[[str, Any], Any]:
+    """Return the check of a positive, finite number of a kind, not above the ``largest``; ``None`` for "auto"."""
     convert: Any = int if kind is numbers.Integral else float
     expected = "an integer of at least 1" if convert is int else "a positive, finite number"
-    expected += f" and at most {most}" * (most < math.inf)
+    expected += f" and at most {largest}" * (largest < math.inf)
 
     def check(name: str, value: Any) -> Any:
         if _is_auto(value):
             return None
         wrong = isinstance(value, bool | np.bool_) or not isinstance(value, kind)
-        if wrong or not 0 < value <= most or value == math.inf:
+        if wrong or not 0 < value <= largest or value == math.inf:
             raise ValueError(f"{name}={value!r}: must be {expected}, or 'auto' {remedy}")
         return convert(value)
 

@@ -212,10 +212,10 @@ class LangevinStep(ArrayStepShared):
         current = self.learnt is not None and list(map(id, data)) == list(map(id, self._learnt_from))
         engine = self._engine
         if options.get("tune") != 0 and not current:
-            given = [point for point in (start, *options.get("initial_points", [])[:1]) if point is not None]
+            elsewhere = options.get("initial_points", [])[:1] if start is None else [start]
             watch = Watch(self.arguments.method, options)
             with watch.shown() as show:
-                for point, width in ((self._initial_point, JITTER), *((point, _NEAR) for point in given[:1])):
+                for point, width in ((self._initial_point, JITTER), *((point, _NEAR) for point in elsewhere)):
                     self._show_others(point)
                     rng = seed_of(self.arguments, self._density.layout)
                     self.learnt = learn(self.arguments, engine, self._flat(point), rng, show, width)
@@ -327,19 +327,19 @@ class LangevinStep(ArrayStepShared):
         """Advance to the next draw."""
         chain = self._chain_at(point)
         setting = chain.tuned
-        spent = chain.n_grad
+        gradients = chain.n_grad
         chunk = chain.draw(self._engine)
         new = self._as_point(chunk.model_position[0, 0])
         chain.position = self._flat(new)  # rounded to the dtypes of the variables
-        stats = self._statistics(chain, chunk, setting, spent)
+        stats = self._statistics(chain, chunk, setting, gradients)
         return ({**point, **new} if self._density.others else new), [stats]
 
-    def _statistics(self, chain: Chain, chunk: Chunk, setting: TunedParameters, spent: int) -> Stats:
-        """Return the statistics of a draw that began with a setting, after the gradients ``spent`` before it."""
+    def _statistics(self, chain: Chain, chunk: Chunk, setting: TunedParameters, gradients: int) -> Stats:
+        """Return the statistics of a draw that began with a setting, after as many ``gradients``."""
         arguments = self.arguments
         done = chain.iteration - self.n_tune  # draws after the warm-up
         row = row_of(
-            self.stats_dtypes_shapes, chunk, setting, spent, self._engine.structure,
+            self.stats_dtypes_shapes, chunk, setting, gradients, self._engine.structure,
             friction=setting.friction if arguments.dynamics == "underdamped" else np.nan,
             steps_per_draw=chain.steps_per_draw,
             n_grad_setting=chain.setting_gradients,

@@ -59,19 +59,19 @@ class Learnt:
     def remarks(self) -> list[str]:
         """Lines about a setting that was not learnt, a given step that is too long, and one that is held short."""
         arguments = self.arguments
-        given = arguments.step_size
+        step = arguments.step_size
         lines = []
-        if not self.settled and given is None:
+        if not self.settled and step is None:
             lines.append("its setting failed its last check; look at pmm.verdict(dt) before you use the draws")
         if arguments.kernel.adjusted or not self.places.size:
             return lines
         longest = longest_step(arguments, self.tuned, self.curvature)
-        if given is not None and given > longest / _CLEAR:
+        if step is not None and step > longest / _CLEAR:
             lines.append(
-                f"step_size={given:.3g} is too long for target_bias={arguments.target_bias:g}, at which 'auto' takes "
+                f"step_size={step:.3g} is too long for target_bias={arguments.target_bias:g}, at which 'auto' takes "
                 f"{longest:.2g}: variances are off by much more"
             )
-        if given is None and arguments.kernel.scheme == Scheme.CELLS and "Poisson" in arguments.method:
+        if step is None and arguments.kernel.scheme == Scheme.CELLS and "Poisson" in arguments.method:
             free = longest_step(replace(arguments, K=None, grid="left", option=2), self.tuned, self.curvature)
             held = f"option={arguments.option}" if arguments.K is None else f"K={arguments.K}"
             if longest < _CLEAR * free:
