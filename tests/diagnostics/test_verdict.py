@@ -385,6 +385,19 @@ def test_a_mean_that_is_not_known_well_enough_leaves_a_run_undecided():
     assert unmeasured(run) is None
 
 
+@pytest.mark.parametrize(("draws", "state"), [(150, "undecided"), (2000, "trusted")])
+def test_a_standard_deviation_is_known_where_gradients_do_not_bound_its_bias(draws, state):
+    """Of a Student law they explain the mean; the square has heavy tails."""
+    x = stats.t(3.5).ppf(np.random.default_rng(3).permuted((np.arange(4 * draws) + 0.5) / (4 * draws)))
+    x = x.reshape(4, draws, 1)
+    dt = tree({"x": x}, x, -4.5 * x / (3.5 + x**2))
+    assert pmm.verdict(dt).state == state
+    if state == "undecided":
+        words = only_reason(dt, MORE, state)
+        assert words.startswith("the bias of the sd of x[0] is not measurable, and its error is ")
+        assert words.endswith(" %, limit 4.0 %")
+
+
 def test_noise_is_not_called_bias():
     x = np.random.default_rng(4).normal(size=(1, 100, 3))
     x = (x - x.mean(axis=1)) / x.std(axis=1)
