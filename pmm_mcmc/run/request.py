@@ -153,8 +153,8 @@ class Request:
         if draws != AUTO:
             check_count("draws", draws, 1, ", or 'auto'")
             draws = finished.run.done + int(draws)
-        asked = {name: finished.identity[name] for name in _INHERITED}
-        return cls(draws=draws, step=finished.step(), finished_run=finished, **asked, **options)
+        inherited = {name: finished.identity[name] for name in _INHERITED}
+        return cls(draws=draws, step=finished.step(), finished_run=finished, **inherited, **options)
 
     def _check_start(self) -> None:
         """Raise ``ValueError`` for what does not go with a run to start from."""
