@@ -10,6 +10,7 @@ from results import gaussian, grid, tree
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics import reading
+from pmm_mcmc.diagnostics import reading
 from pmm_mcmc.diagnostics.summary import rounded
 
 
@@ -25,18 +26,6 @@ def test_the_first_columns_are_those_to_report(dt):
     arviz = pmm.summary(dt, kind="all", round_to="none")
     np.testing.assert_allclose(table[columns].astype(float), arviz[columns], rtol=1e-7)
     assert max(map(len, str(table).splitlines())) <= 80
-
-
-def test_a_summary_after_a_verdict_takes_its_table_unless_draws_have_changed(dt, monkeypatch):
-    verdict = pmm.verdict(dt)
-    monkeypatch.setattr(reading, "table_of", lambda *_: pytest.fail("computed again"))
-    assert pmm.summary(dt).attrs["verdict"] == verdict.sentence
-    monkeypatch.undo()
-    first = pmm.summary(dt)
-    dt["posterior"]["a"].values[...] *= 2.0
-    assert np.isclose(float(pmm.summary(dt).loc["a", "sd"]), 2.0 * float(first.loc["a", "sd"]), rtol=1e-2)
-    dt["posterior"].attrs["adjusted"] = 1 - dt["posterior"].attrs.get("adjusted", 0)
-    assert list(pmm.summary(dt).columns) != list(first.columns)
 
 
 def test_a_selection_is_that_of_arviz(dt):
