@@ -10,7 +10,6 @@ from results import gaussian, grid, tree
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics import reading
-from pmm_mcmc.diagnostics import reading
 from pmm_mcmc.diagnostics.summary import rounded
 
 
