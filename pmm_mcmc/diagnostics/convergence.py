@@ -91,12 +91,12 @@ def _scores(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     n = flat.shape[1]
     order = np.argsort(flat, axis=1)
     ordered = np.take_along_axis(flat, order, axis=1)
-    at = np.arange(n)
+    numbers = np.arange(n)
     ends = np.ones((len(flat), n + 1), bool)  # whether a value differs from the one before
     np.not_equal(ordered[:, 1:], ordered[:, :-1], out=ends[:, 1:-1])
     # Ties, as of proposals that were rejected, share the mean of their ranks.
-    lowest = np.maximum.accumulate(np.where(ends[:, :-1], at, 0), axis=1)
-    highest = np.minimum.accumulate(np.where(ends[:, :0:-1], at[::-1], n), axis=1)[:, ::-1]
+    lowest = np.maximum.accumulate(np.where(ends[:, :-1], numbers, 0), axis=1)
+    highest = np.minimum.accumulate(np.where(ends[:, :0:-1], numbers[::-1], n), axis=1)[:, ::-1]
     scores = np.empty_like(flat)
     np.put_along_axis(scores, order, _blom(n)[lowest + highest], axis=1)
     return scores.reshape(x.shape), 0.5 * (ordered[:, (n - 1) // 2] + ordered[:, n // 2])
