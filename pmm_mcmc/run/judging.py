@@ -16,7 +16,6 @@ from pmm_mcmc.run.mode_search import modes_and_labels
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.positions import Unconstraining
 from pmm_mcmc.run.request import Request
-from pmm_mcmc.run.sample import sample
 
 __all__ = ["verdict"]
 
@@ -65,9 +64,8 @@ def verdict(dt: Any, *, model: Any = None) -> Verdict:
 
     Notes
     -----
-    If there are very many parameters, the verdict judges the first, 200 or twice as many as there are coordinates
-    (PyMC's results begin with the free variables), and of the deterministics after them up to 100 that differ most
-    between batches.
+    If there are more than 300 parameters, the verdict judges the first, up to 200 free variables, and of the others up
+    to 100 that differ most between batches; of unadjusted draws the first, twice as many as there are coordinates.
     """
     run = read(dt)
     if model is not None and "modes" not in run.findings and few_draws(run) is None:
@@ -79,8 +77,7 @@ def verdict(dt: Any, *, model: Any = None) -> Verdict:
 
 def _searched(run: Run, model: Any) -> dict[str, Any]:
     """Return the findings of a search for other modes and labels beside some of the draws."""
-    request = Request.checked(sample, {"model": model, "backend": "auto", "random_seed": 0, "others": {}})
-    plan = SamplingPlan.of(request)
+    plan = SamplingPlan.of(Request(model=model, random_seed=0))
     chains, rows = evenly_spaced(run.chains, run.draws, _DRAWS)
     if "unconstrained" in run.stats:
         x = np.asarray(run.stats["unconstrained"].isel(chain=chains, draw=rows).values, dtype=float)

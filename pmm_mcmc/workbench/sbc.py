@@ -11,12 +11,11 @@ import numpy as np
 import xarray as xr
 from arviz_stats.base import array_stats
 
-from pmm_mcmc.calibration.fits import Fit
-from pmm_mcmc.calibration.inputs import Inputs, Simulator
-from pmm_mcmc.calibration.loop import Record
-from pmm_mcmc.calibration.refit import FIGURES, Study, table
-from pmm_mcmc.model.checks import model_of
-from pmm_mcmc.run.devices import check_count
+from pmm_mcmc.api import DRAWS, Request, check_count, model_of, one_step
+from pmm_mcmc.workbench.fits import Fit
+from pmm_mcmc.workbench.inputs import Inputs, Simulator
+from pmm_mcmc.workbench.loop import Record
+from pmm_mcmc.workbench.refit import FIGURES, Study, table
 
 __all__ = ["sbc"]
 
@@ -92,10 +91,20 @@ def sbc(
     check_count("replicates", replicates, 1)
     inputs = Inputs.of(model_of(model), simulated=True)
     simulator = Simulator(inputs)
-    study = Study(
-        inputs, step=step, start=None, var_names=var_names, random_seed=random_seed, cores=cores, store=store,
-        resume=resume, progressbar=progressbar,
-    )  # fmt: skip
+    method = one_step(step, DRAWS)
+    request = Request(
+        model=inputs.model,
+        step=method,
+        adjusted=method is None,
+        var_names=var_names,
+        random_seed=random_seed,
+        cores=cores,
+        backend="numba",
+        store=store,
+        resume=resume,
+        progressbar=progressbar,
+    )
+    study = Study(inputs, request)
 
     def task(i: int) -> Record:
         parameters, data = simulator([study.seed, i, 0])
