@@ -302,6 +302,7 @@ def unbounded_bias_of_sd(run: Run) -> Reason | None:
     """Return a reason if gradients do not bound the bias of a standard deviation, and neither does its own error."""
     bound = (run.table["whole_bias_of_sd"].abs() + run.table["whole_bias_of_sd_se"]) / run.table["sd_cv"]
     errors = errors_of_sd(run, _UNBOUNDED).where(~(bound < 2.0 * THRESHOLDS.bias))
+    errors = errors.where(run.table["bias"].notna() | (errors < THRESHOLDS.mcse))  # others lack draws: mcse_of_sd
     text = "the bias of the sd of {label} is not measurable, and its error is {value} %, limit {limit} %"
     return reason_of_largest("unmeasured", text, MORE, errors, _UNBOUNDED, digits=1, percent=True)
 
