@@ -162,8 +162,8 @@ def student(nu: float) -> tuple[pm.Model, dict[str, float]]:
 
 # Laws with known sds that unadjusted steps get wrong.
 CURVED = {
-    "banana .4": lambda: banana(0.4), "banana .9": lambda: banana(0.9), "banana 1.8": lambda: banana(1.8),
-    "funnel .8": lambda: funnel(0.8), "Student 6": lambda: student(6.0),
+    "banana .6": lambda: banana(0.6), "banana 1.3": lambda: banana(1.3), "banana 2.4": lambda: banana(2.4),
+    "funnel .7": lambda: funnel(0.7), "Student 7": lambda: student(7.0),
 }  # fmt: skip
 OTHERS: dict[str, Callable[[Any], Any]] = {"NUTS": pm.NUTS, "GHMC": pmm.GHMC, "Slice": pm.Slice}
 

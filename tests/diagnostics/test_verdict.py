@@ -344,6 +344,8 @@ def test_a_standard_deviation_that_is_off():
     shown = 100 * read(dt).table.loc["total", "whole_bias_of_sd"] / row["sd_cv"]
     assert off < shown < 1.1 * off, "over the share that the correction explains"
     assert only_reason(dt) == f"the sd of total is off by {shown:.1f} % of a posterior sd, limit 7.5 %"
+    words = only_reason(together(0.014, 150), ADJUST, "undecided")
+    assert words.startswith("the sd of total may be off by ") and words.endswith(" % of a posterior sd, limit 7.5 %")
     row = bias_table(together(0.006)).loc["total"]
     assert 0.04 < row["bias_of_sd"] / row["sd_cv"] < 0.075
     assert pmm.verdict(together(0.006)).trusted
