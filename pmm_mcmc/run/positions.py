@@ -22,6 +22,7 @@ class Unconstraining:
 
     def __init__(self, plan: SamplingPlan):
         self._density = plan.density
+        self._layout = plan.layout
         self._d = plan.engine.d
         self._function: Any = None
         values = plan.layout.values(np.zeros((1, 1, self._d)))
@@ -41,6 +42,11 @@ class Unconstraining:
         except ValueError:
             return False
         return True
+
+    def values_at(self, x: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the values ``(n, *shape)`` by name at positions ``(n, d)``."""
+        values = self._layout.values(x[None])
+        return {name: values[name][0] for name in self.names}
 
     def of_posterior(self, posterior: xr.Dataset) -> np.ndarray:
         """Return the positions ``(n, d)`` of draws, chain by chain."""
