@@ -24,14 +24,10 @@ from pmm_mcmc.diagnostics.mode_mass import (
     weighed,
 )
 from pmm_mcmc.diagnostics.other_modes import OtherModes
-from pmm_mcmc.diagnostics.search_space import SearchSpace, along_coordinates
+from pmm_mcmc.diagnostics.search_space import SearchSpace, lowest_falls
 from pmm_mcmc.diagnostics.search_thresholds import SEARCH
-from pmm_mcmc.warmup.ascent import Ascents
 
 __all__ = ["search_modes"]
-
-# Numbers in the candidates, at most: 16 MiB.
-_NUMBERS = 2**21
 
 
 def search_modes(
@@ -55,6 +51,7 @@ class _ModeSearch:
     def __init__(self, space: SearchSpace, limit: int, rng: np.random.Generator):
         self._space = space
         self._limit = limit
+        self._begun = space.spent
         self._rng = rng
         rows = np.unique(np.linspace(0, len(space.held_back) - 1, SEARCH.draws).astype(int))
         lp = space.lp(space.held_back[rows])
@@ -70,7 +67,7 @@ class _ModeSearch:
 
     @property
     def _left(self) -> int:
-        return self._limit - self._space.spent
+        return self._limit + self._begun - self._space.spent
 
     def run(self, prior: np.ndarray, maxima: np.ndarray | None) -> tuple[OtherModes, np.ndarray]:
         """Return the other modes and their maxima."""
@@ -84,10 +81,10 @@ class _ModeSearch:
         reached: list[Maximum] = []
         for i in range(0, len(starts), SEARCH.ascents_together):
             group = starts[i : i + SEARCH.ascents_together]
-            ends = reached and space.spent > SEARCH.ascent_share * self._limit
+            ends = reached and self._left < (1.0 - SEARCH.ascent_share) * self._limit
             if ends or self._left < len(group) * SEARCH.least_ascent:
                 break
-            reached += distinct(self._ascend(group, self._left), reached)
+            reached += distinct(space.maxima(group, self._left), reached)
         if not reached:
             return self._outcome(np.nan, "no ascent ended within its gradients"), nothing
         regions, doubt = self._unvisited(reached)
@@ -124,45 +121,22 @@ class _ModeSearch:
         d = space.d
         rng = self._rng
         top = float(self._lp_of_some.max())
-        share = SEARCH.candidate_share * self._limit
-        count = min(int(share), SEARCH.candidates, max(SEARCH.ascents, _NUMBERS // d))
+        count = min(int(SEARCH.candidate_share * self._limit), max(SEARCH.ascents, space.room))
         from_prior = space.whiten(prior[: count // 4])
-        along_sides = along_coordinates(space.coordinates, SEARCH.on_axes, d, rng)
+        along_sides = space.along_coordinates(SEARCH.on_axes, rng)
         self._sides = len(along_sides)
         on_axes = along_sides.reshape(-1, d)
         self._limit += len(on_axes)
-        random = rng.standard_normal((max(count - len(from_prior), 1), d))
+        random = rng.standard_normal((count - len(from_prior), d))
         nearest = np.log(SEARCH.nearest)
         span = (np.log(SEARCH.furthest) - nearest) * (rng.permutation(len(random)) + 0.5)
         random *= (np.exp(nearest + span / len(random)) * np.sqrt(d) / np.linalg.norm(random, axis=1))[:, None]
         y = np.concatenate([from_prior, on_axes, random])
-        order = np.argsort((y**2).sum(axis=1))
-        y = y[order]
         lp = space.lp(y)
-        fall = (top - lp) / np.maximum((y**2).sum(axis=1), 1e-300)
-        is_random = order >= len(from_prior) + len(on_axes)
-        self._random_places = y[is_random], lp[is_random]
-        groups = np.array_split(np.arange(len(y)), min(len(y), SEARCH.ascents))
-        best = np.array([group[np.argmin(fall[group])] for group in groups])
-        typical = np.array([np.median(fall[group]) for group in groups])
-        with np.errstate(invalid="ignore"):
-            best = best[np.argsort(np.nan_to_num(fall[best] / typical, nan=1.0))]
+        self._random_places = random, lp[-len(random) :]
+        best, share_of_typical = lowest_falls(y, top - lp, SEARCH.ascents)
         highest = np.argsort(-self._lp_of_some)[: SEARCH.chain_ascents]
-        return np.concatenate([self._some[highest], y[best]])
-
-    def _ascend(self, start: np.ndarray, limit: int) -> list[Maximum]:
-        """Return the maxima that ascents from the starts reach, with at most ``limit`` gradients."""
-        space = self._space
-        with np.errstate(over="ignore", invalid="ignore"):  # a density without a bound
-            ends = Ascents.of(space.density, start, np.zeros(space.d), limit)
-        self._ascents += len(start)
-        y, lp, gradient = (array[ends.arrived] for array in (ends.position, ends.lp, ends.gradient))
-        copies = space.own_copy(y)
-        if copies is not y and len(y):  # a sign, a turn or labels do not make another mode
-            y = copies
-            lp, gradient = space.density(y)
-        maxima = map(Maximum, y, lp.tolist(), gradient, ends.scale[ends.arrived].tolist())
-        return distinct([maximum for maximum in maxima if np.isfinite(maximum.lp)], [])
+        return np.concatenate([self._some[highest], y[best[np.argsort(share_of_typical)]]])
 
     # -- which maxima are modes that no chain visits -------------------------------------------------------------------
 

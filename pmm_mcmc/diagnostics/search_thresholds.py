@@ -30,8 +30,6 @@ class SearchThresholds:
 
     # -- where ascents start -----------------------------------------------------------------------------------------
 
-    candidates: int = 384
-    """Places that are not along coordinates, at most."""
     on_axes: int = 768
     """Places along coordinates at most, beyond the gradients of the search: six on both sides of 64.  With 276 places
     4 of 8 runs on a mode a fifth as wide, on an axis of 31 to 60, were trusted without it."""

@@ -72,7 +72,7 @@ def _description(run: Run) -> str:
         text += f" The sd of {label} is known to {100.0 * error[label]:.0f} % at best: if it matters, draw more."
     heavy = unknown_sds(run)
     if heavy:
-        text += f" The sd of {_abbreviated(heavy)} is not known: the tail is too heavy for a variance."
+        text += f" The sd of {_abbreviated(heavy)} is hardly known: the tail is heavy."
     mode = unvisited_mode(run)
     if mode:
         text += f" {mode[0].upper()}{mode[1:]}: pmm.temper() would weigh it."

@@ -94,8 +94,11 @@ class _Labelling:
         some = space.draws[:: max(1, len(x) // 64)]
         start = some[[np.argmax(space.lp(some))]]
         maximum = Ascents.of(space.density, start, np.zeros(space.d), _ASCENT)
-        self._pivot = self._unconstraining.values_at(space.place(maximum.position))
-        exchanges = exchanges_of(self._unconstraining.values_at(x[[0, -1]]), self._log_density)
+        place = space.place(maximum.position)
+        self._pivot = self._unconstraining.values_at(place)
+        # At the maximum too: far from what is narrow, that does not show whether it is symmetric.
+        some_values = self._unconstraining.values_at(np.concatenate([x[[0, -1]], place]))
+        exchanges = exchanges_of(some_values, self._log_density)
         self.labels = [one for one in exchanges if self._matters(one, space, maximum)]
 
     def _matters(self, exchange: Exchange, space: SearchSpace, maximum: Ascents) -> bool:

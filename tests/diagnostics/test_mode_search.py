@@ -192,6 +192,19 @@ def test_modes_without_mass_are_not_mentioned():
         assert (found(density, normals(1, 2), 1, np.tile(far, (12, 1))).mass > 0.0) == said
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_density_that_is_highest_at_a_wall_has_an_answer(seed):
+    """No ascent ends at a maximum; every one ends at the wall."""
+    x = np.random.default_rng(seed).exponential(size=(2000, 2))
+
+    def density(at):
+        inside = (at > 0.0).all(axis=1)
+        return np.where(inside, -at.sum(axis=1), -np.inf), -np.ones(at.shape)
+
+    modes = found(density, x, seed)
+    assert modes.mass == 0.0 and not modes.undecided
+
+
 def test_no_answer_is_undecided():
     """Ascents that end nowhere."""
     slopes = found(lambda x: (x[:, 0], np.eye(2)[[0] * len(x)]), normals(1, 2), 1)
