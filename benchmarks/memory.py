@@ -33,7 +33,7 @@ def resident(name: str) -> int:
     return int(lines[name].split()[0]) * 1024
 
 
-def measured(backend: str, keep: str, chains: int, d: int, draws: int) -> tuple[int, int]:
+def measured(backend: str, chains: int, d: int, draws: int) -> tuple[int, int]:
     """Return predicted and measured bytes of a run in this process."""
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
@@ -51,7 +51,7 @@ def measured(backend: str, keep: str, chains: int, d: int, draws: int) -> tuple[
         gc.collect()
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
         before = resident("VmRSS")
-        pmm.sample(draws=draws, tune=1000, chains=chains, keep=keep, **run)
+        pmm.sample(draws=draws, tune=1000, chains=chains, **run)
     return predicted[-1], resident("VmHWM") - before
 
 
@@ -59,14 +59,13 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backends", nargs="+", default=["numba", "jax"])
-    parser.add_argument("--keep", nargs="+", default=["draws", "moments"])
     parser.add_argument("--sizes", nargs="+", default=SIZES, help="chains,d,draws")
     asked = parser.parse_args()
-    print("Peak memory of a run in MiB\n\n chains       d  draws backend kept     predicted measured  ratio")
-    for size, backend, keep in product(asked.sizes, asked.backends, asked.keep):
+    print("Peak memory of a run in MiB\n\n chains       d  draws backend predicted measured  ratio")
+    for size, backend in product(asked.sizes, asked.backends):
         chains, d, draws = map(int, size.split(","))
-        a, b = alone(measured, backend, keep, chains, d, draws)
-        cells = f"{chains:7d} {d:7d} {draws:6d} {backend:7s} {keep:8s}"
+        a, b = alone(measured, backend, chains, d, draws)
+        cells = f"{chains:7d} {d:7d} {draws:6d} {backend:7s}"
         print(f"{cells} {a / MIB:9.0f} {b / MIB:8.0f} {a / b:6.2f}", flush=True)
 
 

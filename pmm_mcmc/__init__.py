@@ -45,7 +45,6 @@ _NAMES = {
     "StopSampling": "pmm_mcmc.run.driver",
     "StoreError": "pmm_mcmc.run.storage",
     "expectation": "pmm_mcmc.diagnostics.expectation",
-    "nested_r_hat": "pmm_mcmc.diagnostics.convergence",
     "extend": "pmm_mcmc.run.sample",
     "noncentring": "pmm_mcmc.diagnostics.noncentred",
     "open": "pmm_mcmc.run.storage",
@@ -85,7 +84,6 @@ __all__ = [
     "__version__",
     "expectation",
     "extend",
-    "nested_r_hat",
     "noncentring",
     "open",
     "refit",
@@ -101,7 +99,6 @@ if TYPE_CHECKING:
     from pmm_mcmc import workbench as workbench
     from pmm_mcmc.calibration.refit import refit
     from pmm_mcmc.calibration.sbc import sbc
-    from pmm_mcmc.diagnostics.convergence import nested_r_hat
     from pmm_mcmc.diagnostics.expectation import expectation
     from pmm_mcmc.diagnostics.labels import relabel
     from pmm_mcmc.diagnostics.noncentred import noncentring

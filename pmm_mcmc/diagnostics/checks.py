@@ -65,7 +65,7 @@ def r_hat(run: Run) -> Reason | None:
     """Return a reason if chains disagree."""
     values = run.table["r_hat"]
     name = "r_hat"
-    superchains = superchains_of(run.posterior) if run.chains > 1 and run.sds is None else 0
+    superchains = superchains_of(run.posterior) if run.chains > 1 else 0
     if superchains:
         values = nested(run.parameters, superchains)[run.table.index]
         name = "nested r_hat"
@@ -73,7 +73,7 @@ def r_hat(run: Run) -> Reason | None:
     values = values[(run.table["sd"] > 0.0) & (run.ladder is None)]
     text = f"{name} of {{label}} is {{value}}, limit {{limit}}"
     reason = reason_of_largest("r_hat", text, MORE, values, THRESHOLDS.r_hat, digits=3)
-    if reason is None or run.sds is not None:
+    if reason is None:
         return reason
     temper = "use pmm.temper(), which moves between modes, or reparametrise"
     if _keep_apart(run, str(reason.parameter)):
@@ -323,7 +323,7 @@ def unmeasured(run: Run) -> Reason | None:
     if run.gradient is None:
         text = "the bias could not be measured, for the result holds no gradients"
         remedy = run.adjust
-        if run.sds is None and "n_grad_total" in run.stats and not any(step["keep_gradients"] for step in run.steps):
+        if "n_grad_total" in run.stats and not any(step["keep_gradients"] for step in run.steps):
             remedy = "sample with keep_gradients=True"
         return Reason("unmeasured", text, remedy)
     errors = two_errors(run.table)

@@ -1,4 +1,4 @@
-"""Convergence of many parameters at once: ArviZ's ``rhat``, ``ess`` and ``mcse``, and nested R-hat.
+"""Convergence of many parameters at once: ArviZ's ``rhat``, ``ess`` and ``mcse``, and R-hat of superchains.
 
 ArviZ computes one parameter after the other; here blocks of parameters that fit the processor's cache are computed
 together, to the same numbers.
@@ -6,18 +6,19 @@ together, to the same numbers.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import xarray as xr
+from arviz_stats.base import array_stats
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import ndtri
 
-from pmm_mcmc.diagnostics.parameters import Parameters, checked
+from pmm_mcmc.diagnostics.parameters import Parameters
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 
-__all__ = ["Convergence", "convergence", "nested", "nested_r_hat", "superchains_of"]
+__all__ = ["Convergence", "convergence", "nested", "superchains_of"]
 
 # Numbers in a block of parameters: a megabyte.
 _BLOCK = 2**17
@@ -119,61 +120,6 @@ def _ess(x: np.ndarray) -> np.ndarray:
     return np.where(constant, float(n), n / tau)
 
 
-def nested_r_hat(dt: Any, var_names: Any = None) -> pd.Series:
-    r"""Return nested R-hat, which compares chains that started together with chains that did not.
-
-    For S superchains, each of M chains that started at one point and made N draws,
-
-    .. math::
-        \widehat R_\nu = \sqrt{1 + \widehat B / \widehat W}, \qquad
-        \widehat B = \operatorname{var}_s \bar x_{s \cdot \cdot}, \qquad
-        \widehat W = \tfrac1S \sum_s \Bigl(\operatorname{var}_m \bar x_{s m \cdot}
-        + \tfrac1M \sum_m \operatorname{var}_n x_{s m n}\Bigr),
-
-    all variances unbiased, the last one 0 for N = 1.  Of independent draws it is about :math:`\sqrt{1 + 1 / M}` with
-    one draw of each chain, and :math:`\sqrt{1 + 1 / (M (N + 1))}` with more.
-
-    From 4 draws on the value is that of ``arviz.rhat_nested`` with ``method="rank"``: the formula applied to
-    half-chains, of normal scores of ranks, and of ranks of distances from the median; the larger of the two.  With 1 to
-    3 draws, halves of which have no variance, the formula is applied to the draws themselves, which must have one.
-
-    Parameters
-    ----------
-    dt
-        A result of :func:`pmm_mcmc.sample` with 64 chains or more, which start in superchains (an attribute of the
-        posterior says how many).
-    var_names
-        Parameters to report; all by default.
-
-    Returns
-    -------
-    pandas.Series
-        A value for each parameter, named as in ``arviz.summary``; NaN if it is constant or not finite somewhere,
-        infinite (up to rounding) if chains differ between superchains only.
-
-    Raises
-    ------
-    ValueError
-        If the chains did not start in superchains, or are not all chains of the run.
-
-    References
-    ----------
-    .. [1] C. C. Margossian, M. D. Hoffman, P. Sountsov, L. Riou-Durand, A. Vehtari, A. Gelman (2024).  Nested R-hat:
-       assessing the convergence of Markov chain Monte Carlo when running many short chains.  Bayesian Analysis,
-       doi:10.1214/24-BA1453, arXiv:2110.13017.  Definition 2.2.
-    """
-    posterior = checked(dt)["posterior"].dataset
-    superchains = superchains_of(posterior)
-    if not superchains:
-        raise ValueError(
-            "dt: its chains are not all chains of a run that began in superchains, as pmm.sample(chains=64) does; "
-            "arviz.rhat_nested has superchain_ids for other chains"
-        )
-    if var_names is not None:
-        posterior = posterior[[var_names] if isinstance(var_names, str) else list(var_names)]
-    return nested(Parameters(posterior), superchains).rename("nested_r_hat")
-
-
 def superchains_of(posterior: xr.Dataset) -> int:
     """Return how many superchains the chains form, as many chains each, one after the other; 0 if none."""
     superchains = int(posterior.attrs.get("superchains", 0))
@@ -183,32 +129,18 @@ def superchains_of(posterior: xr.Dataset) -> int:
 
 
 def nested(parameters: Parameters, superchains: int) -> pd.Series:
-    """Return nested R-hat of parameters."""
+    """Return nested R-hat of parameters, by ArviZ.
+
+    With fewer than 4 draws of each chain, which ArviZ asks for, each is counted several times, without ranks: of one
+    draw that is definition 2.2 of Margossian et al. (2024) itself.
+    """
     values = np.empty(len(parameters))
     for indices, draws in parameters.slabs():
-        values[indices] = _nested(draws, superchains)
+        chains, count = draws.shape[:2]
+        few = count < THRESHOLDS.fewest_of_chain
+        members = np.arange(chains) * superchains // chains
+        values[indices] = array_stats.rhat_nested(
+            np.repeat(draws, THRESHOLDS.fewest_of_chain, axis=1) if few else draws,
+            members, method="identity" if few else "rank", chain_axis=0, draw_axis=1,
+        )  # fmt: skip
     return pd.Series(values, parameters.labels, name="nested r_hat")
-
-
-def _nested(values: np.ndarray, superchains: int) -> np.ndarray:
-    """Return the statistic of parameters ``(chain, draw, p)``."""
-    _, draws, p = values.shape
-    x = np.moveaxis(values, 2, 0).reshape(p * superchains, -1, draws)
-    with np.errstate(all="ignore"):  # constants, chains that do not move, and values that are not finite
-        if draws < THRESHOLDS.fewest_of_chain:
-            statistic = _formula(x.reshape(p, superchains, -1, draws))
-        else:
-            halves = _split(x)
-            scores = _normal_scores(halves.reshape(p, -1, halves.shape[2]))
-            statistic = np.fmax(*(_formula(each.reshape(p, superchains, -1, halves.shape[2])) for each in scores))
-    return np.where(np.isfinite(values).all(axis=(0, 1)), statistic, np.nan)
-
-
-def _formula(x: np.ndarray) -> np.ndarray:
-    """Return the formula of ``(parameter, superchain, chain, draw)``."""
-    means = x.mean(axis=3)
-    within = means.var(axis=2, ddof=1)
-    if x.shape[3] > 1:
-        within = within + x.var(axis=3, ddof=1).mean(axis=2)
-    between = means.mean(axis=2).var(axis=1, ddof=1)
-    return np.sqrt(1.0 + between / within.mean(axis=1))

@@ -38,17 +38,16 @@ def noncentring(dt: Any) -> xr.Dataset:
     TypeError, ValueError
         If ``dt`` is no result, or does not hold it: with ``pm.sample`` each chain learns its own and does not keep it.
     """
-    group = "posterior" if "posterior" in checked(dt).children else "posterior_mean"
-    if "backend" not in dt[group].attrs:
+    posterior = checked(dt)["posterior"].dataset
+    if "backend" not in posterior.attrs:
         raise ValueError(
             "dt: is no result of pmm_mcmc.sample; sample with it, and pass what it returns (with pm.sample each chain "
             "learns its own non-centring and does not keep it)"
         )
-    attrs = dt[group].attrs
-    draws = dt[group].dataset
+    attrs = posterior.attrs
     degree = json.loads(attrs[NONCENTRING])["degree"] if NONCENTRING in attrs else {}
     return xr.Dataset(
-        {name: _like(draws.get(name), name, np.asarray(values)) for name, values in degree.items()},
+        {name: _like(posterior.get(name), name, np.asarray(values)) for name, values in degree.items()},
         attrs={WORDS: attrs.get(WORDS, "")},
     )
 

@@ -31,18 +31,16 @@ def checked(dt: Any) -> Any:
             "returned, the whole result, not a group of it (az.from_dict({'posterior': ...}) makes one of draws, "
             "az.convert_to_datatree(dt) of an InferenceData)"
         )
-    group = "posterior" if "posterior" in dt.children else "posterior_mean"
-    if group not in dt.children:
+    if "posterior" not in dt.children:
         groups = f"the groups {', '.join(dt.children)}" if dt.children else "no groups"
         raise ValueError(f"dt: has {groups}, and not 'posterior': pass the whole result of pmm.sample or pm.sample")
-    dims = _SAMPLE if group == "posterior" else _SAMPLE[:1]
-    for name, variable in dt[group].data_vars.items():
-        if not set(dims) <= set(variable.dims):
+    for name, variable in dt["posterior"].data_vars.items():
+        if not set(_SAMPLE) <= set(variable.dims):
             raise ValueError(
                 f"dt: {name!r} in its posterior has dimensions {variable.dims}: must have 'chain' and 'draw', "
                 "as az.from_dict names them"
             )
-    if not all(dt[group].sizes.get(dim, 1) for dim in dims):
+    if not all(dt["posterior"].sizes.get(dim, 1) for dim in _SAMPLE):
         raise ValueError("dt: has no draws, as of a run that was stopped in warm-up; go on with pmm.extend(dt)")
     return dt
 

@@ -44,14 +44,13 @@ _LAST: dict[bytes, pd.DataFrame] = {}
 class Run:
     """A result of sampling; its groups, and its arrays ``(chain, draw, d)``, are None where it has none."""
 
-    posterior: xr.Dataset  # draws of the parameters or, if only moments were kept, the means of each chain
+    posterior: xr.Dataset  # draws of the parameters
     stats: Any  # the group ``sample_stats``
     ladder: Any = None
     equilibration: Any = None
     position: Any = None  # unconstrained positions of the model, if gradients were kept
     gradient: Any = None
     sampled_position: Any = None  # what gradients are taken with respect to: non-centred if the run is
-    sds: Any = None  # the standard deviations of each chain, if only moments were kept
     labels: Sequence[Exchange] = ()  # what may be exchanged: the draws are relabelled
 
     @property
@@ -62,7 +61,7 @@ class Run:
     @property
     def draws(self) -> int:
         """Number of draws of each chain."""
-        return int(self.posterior.sizes["draw"] if self.sds is None else self.stats["draws"][0])
+        return int(self.posterior.sizes["draw"])
 
     @cached_property
     def steps(self) -> list[dict[str, Any]]:
@@ -133,7 +132,7 @@ class Run:
         """Estimates of the parameters that a verdict judges."""
         key = self._digest()
         if key not in _LAST:
-            table = table_of(self, _selected(self)) if self.sds is None else _table_of_moments(self)
+            table = table_of(self, _selected(self))
             _LAST.clear()
             _LAST[key] = table
         return _LAST[key]
@@ -141,7 +140,7 @@ class Run:
     def _digest(self) -> bytes:
         """Return a digest of draws, statistics and attributes."""
         digest = hashlib.blake2b(repr((self.posterior.attrs, self.ladder is None)).encode())
-        for group in (self.posterior, self.stats, self.sds):
+        for group in (self.posterior, self.stats):
             for name, variable in getattr(group, "variables", {}).items():
                 digest.update(f"{name} {variable.dims} {variable.shape} {variable.dtype}".encode())
                 for row in variable if variable.ndim > 1 else [variable]:  # one by one: they may be on disk, and large
@@ -171,7 +170,7 @@ class Run:
         Where equilibration did not end and the means of all chains rise, or all fall, from quarter to quarter.
         """
         furthest = None
-        if self.equilibration is None or int(self.equilibration["ended"]) or self.sds is not None or self.draws < 4:
+        if self.equilibration is None or int(self.equilibration["ended"]) or self.draws < 4:
             return None
         for name, variable in self.posterior.data_vars.items():
             if variable.dims != ("chain", "draw"):
@@ -259,9 +258,6 @@ def read(dt: Any, labels: Sequence[Exchange] | None = None) -> Run:
     """Read a result of any sampler; of exchangeable ``labels``, as in its attribute by default, in one labelling."""
     dt = checked(dt)
     ladder, equilibration = (dt[name] if name in dt.children else None for name in ("ladder", "equilibration"))
-    if "posterior_mean" in dt.children:
-        sds = dt["posterior_sd"].dataset
-        return Run(dt["posterior_mean"].dataset, dt["sample_stats_total"], ladder, equilibration, sds=sds)
     posterior = dt["posterior"].to_dataset()
     exchanges = labels_of(posterior) if labels is None else labels
     if exchanges:
@@ -353,40 +349,6 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
         "between": np.where(moves, between / plain_sd, 0.0),
         "tail": np.where(moves, tail_index(values), np.nan),
     }
-
-
-def _table_of_moments(run: Run) -> pd.DataFrame:
-    r"""Return the columns that checks ask for of C chains, of which only moments of their n draws were kept.
-
-    With means :math:`\bar x_c` and unbiased variances :math:`s_c^2` of the chains,
-
-    .. math:: \widehat R = \sqrt{\frac{n - 1}{n} + \frac{\operatorname{var}_c \bar x_c}{\frac1C \sum_c s_c^2}},
-
-    neither split nor ranked: it does not see a drift that all chains share (Gelman and Rubin 1992).  Standard errors
-    are from the spread between the means of chains; one chain has none.  No bias is measured.
-    """
-    mean, sd = (
-        np.concatenate([values.values.reshape(run.chains, -1) for values in group.data_vars.values()], axis=1)
-        for group in (run.posterior, run.sds)
-    )
-    draws = np.float64(run.draws)
-    count = run.chains * draws
-    with np.errstate(all="ignore"):  # values that are not finite, constants, a single chain
-        about = mean - mean[:1]
-        total = np.sqrt((about.var(axis=0) + (sd**2).mean(axis=0)) * (count / (count - 1)))  # as ArviZ counts
-        total[total <= _ROUNDING * np.abs(mean[0])] = 0.0
-        between = about.var(axis=0, ddof=1) if run.chains > 1 else np.full(mean.shape[1], np.nan)
-        within = (sd**2).mean(axis=0) * draws / (draws - 1)
-        r_hat = np.sqrt((draws - 1) / draws + between / within)
-        error = np.sqrt(between / run.chains)
-        relative = np.where(total > 0.0, error / total, np.nan)
-    columns = {
-        "mean": mean[0] + about.mean(axis=0), "mcse": error, "mcse_cv": error, "sd": total, "sd_cv": total,
-        "r_hat": np.where(total > 0.0, r_hat, np.nan), "within": relative, "between": relative,
-    }  # fmt: skip
-    return pd.DataFrame(columns, index=run.parameters.labels).reindex(
-        columns=[*BIASES, *_WHOLE, "r_hat", "within", "between", "tail"]
-    )
 
 
 def _selected(run: Run) -> np.ndarray:

@@ -39,7 +39,7 @@ def summary(
     Parameters
     ----------
     dt
-        A result of any sampler, or one of ``pmm.sample(keep="moments")``, which has columns of its own.  Without
+        A result of any sampler.  Without
         gradients, as with NUTS, the corrected mean is the plain mean with its standard error.
     var_names
         Parameters to show; all by default.
@@ -81,8 +81,6 @@ def summary(
     """
     dt = checked(dt)
     run = read(dt)
-    if run.sds is not None:
-        return _of_moments(run, {"var_names": var_names, **options})
     selection = {name: options[name] for name in ("filter_vars", "coords") if name in options}
     labels = _labels(dt, var_names, **selection)
     sentence = judge(run).sentence
@@ -195,15 +193,3 @@ def with_numbers(dt: Any) -> Any:
     posterior = dt["posterior"].to_dataset()
     flags = {name: values.astype(int) for name, values in posterior.data_vars.items() if values.dtype == bool}
     return dt.assign({"posterior": xr.DataTree(posterior.assign(flags))}) if flags else dt
-
-
-def _of_moments(run: Run, arguments: dict[str, Any]) -> pd.DataFrame:
-    """Summarise a result of ``keep="moments"``."""
-    unknown = [name for name, value in arguments.items() if value is not None]
-    if unknown:
-        raise ValueError(
-            f"{unknown[0]}={arguments[unknown[0]]!r}: does not apply to a run that kept no draws; leave it out"
-        )
-    out = Summary(run.table[["mean", "sd", "mcse", "r_hat"]].rename(columns={"mcse": "mcse_mean"}))
-    out.attrs["verdict"] = judge(run).sentence
-    return out

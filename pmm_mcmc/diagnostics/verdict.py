@@ -135,5 +135,4 @@ def last_message(dt: Any) -> tuple[int, str]:
     judgement = judge(read(dt))
     if not judgement.trusted:
         return logging.WARNING, judgement.sentence
-    columns = "" if "posterior_mean" in dt.children else f", where {COLUMNS}"
-    return logging.INFO, f"{judgement.sentence}\nThe estimates are in pmm.summary(dt){columns}."
+    return logging.INFO, f"{judgement.sentence}\nThe estimates are in pmm.summary(dt), where {COLUMNS}."

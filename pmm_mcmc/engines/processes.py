@@ -112,8 +112,7 @@ class Processes:
         """Raise an error, in all processes, unless they have the same arguments and, if several, a store."""
         if store is None and self.count > 1:
             raise ValueError(
-                f"store=None, and {self.count} processes share the run: give store=, which all of them write to (and "
-                "leave keep='moments' out)"
+                f"store=None, and {self.count} processes share the run: give store=, which all of them write to"
             )
         self.agree(" or ".join(arguments), repr(list(arguments.values())).encode())
 

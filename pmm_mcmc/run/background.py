@@ -55,7 +55,6 @@ class Background:
         self._result: Future[xr.DataTree] = Future()
         self._stopped = StopRequest()
         self._callback = request.callback
-        self._keeps_draws = request.keep == "draws"
         model = request.model
         if model is None:  # the context of a with statement is that of its thread
             model = model_of(None if request.step is None or request.step.free else request.step.model)
@@ -73,7 +72,7 @@ class Background:
     @property
     def posterior(self) -> xr.Dataset:
         """The draws so far, without those of the warm-up; before the end dims have no names of the model."""
-        if self._keeps_draws and self.finished and self._result.exception() is None:
+        if self.finished and self._result.exception() is None:
             return self._result.result()["posterior"].to_dataset()
         chunks = list(self._chunks)
         arrays = {name: np.concatenate([chunk[name] for chunk in chunks], axis=1) for name in (chunks or [{}])[0]}
@@ -112,11 +111,7 @@ class Background:
     def _run(self, run: Callable[[Request, StopRequest], xr.DataTree], request: Request) -> None:
         try:
             result = run(request, self._stopped)
-            if self._keeps_draws:
-                draws = result["posterior"].sizes["draw"]
-            else:
-                draws = int(result["sample_stats_total"].to_dataset()["draws"].max())
-            self.progress = f"finished, {draws} draws of each chain"
+            self.progress = f"finished, {result['posterior'].sizes['draw']} draws of each chain"
             self._result.set_result(result)
             self._chunks = []
         except BaseException as error:
@@ -129,7 +124,6 @@ class Background:
             self.progress = f"warm-up, {chunk.done} transitions"
         else:
             self.progress = f"{chunk.done} draws of each chain"
-            if self._keeps_draws:
-                self._chunks.append(chunk.posterior)
+            self._chunks.append(chunk.posterior)
         if self._callback is not None:
             self._callback(chunk)

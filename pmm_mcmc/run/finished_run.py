@@ -31,7 +31,6 @@ from pmm_mcmc.run.storage.recovery import stored_identity, stored_run_state
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.equilibration import Equilibration
-from pmm_mcmc.warmup.friction import FrictionTrial
 from pmm_mcmc.warmup.noncentring import NoncentringFit
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.warm_start import DROPPED, WarmStart, number_of_candidates, resampled
@@ -48,7 +47,7 @@ CHECKPOINT = "checkpoint"
 _FIELD = re.compile(r"\w+=.+?(?=, \w+=|\)$)")
 # The types in a checkpoint.
 TYPES = (
-    Block, Coordinates, Ensemble, Equilibration, FrictionTrial, LocalCurvature, NoncentringFit, Run, MethodArguments,
+    Block, Coordinates, Ensemble, Equilibration, LocalCurvature, NoncentringFit, Run, MethodArguments,
     TunedParameters, Warming, Warmup, WarmStart,
 )  # fmt: skip
 
@@ -105,8 +104,8 @@ class FinishedRun(NamedTuple):
                 finished = cls(open_store(path), stored_identity(path), state)
             elif isinstance(start, xr.DataTree):
                 raise ValueError(
-                    "start=<DataTree>: has not the setting of its run, as single groups, results of pm.sample and of "
-                    "keep='moments'; give the whole result of pmm.sample, or leave start out"
+                    "start=<DataTree>: has not the setting of its run, as single groups and results of pm.sample; "
+                    "give the whole result of pmm.sample, or leave start out"
                 )
             else:
                 raise ValueError(

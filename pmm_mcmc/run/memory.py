@@ -108,13 +108,12 @@ def peak_bytes(plan: SamplingPlan, draws: int, rows: int, warming: int = 0) -> i
     window = math.ceil(THRESHOLDS.window * min(THRESHOLDS.least_adapted, tune))
     warm_up = max(20 * chains, 10 * window * min(chains, training_chains(d))) * d if tune else 0
     ending = 2 * chains * min(rows, draws) * numbers
-    if plan.request.keep == "draws":
-        fold = min(n, DIAGNOSTICS.fitted_draws + n // DIAGNOSTICS.folds)
-        terms = fold * count_virial_terms(fold, d)
-        slab = min(n * len(plan.layout.names), max(SLAB // 8, n))
-        checks = 3 * terms + 11 * slab
-        whitened = 2 * n * d if 1 < d <= MOST_DENSE else 0
-        ending = max(ending, checks, whitened) + chains * (draws + warming) * numbers
+    fold = min(n, DIAGNOSTICS.fitted_draws + n // DIAGNOSTICS.folds)
+    terms = fold * count_virial_terms(fold, d)
+    slab = min(n * len(plan.layout.names), max(SLAB // 8, n))
+    checks = 3 * terms + 11 * slab
+    whitened = 2 * n * d if 1 < d <= MOST_DENSE else 0
+    ending = max(ending, checks, whitened) + chains * (draws + warming) * numbers
     fixed = getattr(plan.engine, "workspaces", 0) + _LABEL_BYTES * numbers
     return 8 * (chains * (5 * d + 2) + max(warm_up, ending)) + fixed
 

@@ -1,4 +1,4 @@
-"""Recorders of the draws of a run: in memory, as moments, or in a store.
+"""Recorders of the draws of a run: in memory or in a store.
 
 A run calls ``begin`` or finds a ``run`` to continue, then ``put`` with each chunk; ``result`` is what the user gets.
 """
@@ -17,7 +17,6 @@ from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.run.chunks import Gathered, Groups
 from pmm_mcmc.run.finished_run import CHECKPOINT, TYPES, FinishedRun
 from pmm_mcmc.run.memory import peak_bytes, refuse_too_large, rows_of_chunk
-from pmm_mcmc.run.moments import Moments
 from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import stored_run
@@ -27,7 +26,7 @@ from pmm_mcmc.run.storage.checkpoint import encode
 from pmm_mcmc.run.storage.recovery import differences
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, report_of
 
-__all__ = ["MemoryRecorder", "MomentsRecorder", "StoreRecorder", "recorder_of"]
+__all__ = ["MemoryRecorder", "StoreRecorder", "recorder_of"]
 
 # The attributes that add up where a run goes on in memory.
 _TIMES = ("sampling_time", "compile_time")
@@ -38,37 +37,7 @@ _STATISTICS = "sample_stats"
 _UNCONSTRAINED = "unconstrained"
 
 
-class _Recorder:
-    """Recorder without a store: the run, which changes in place, and the attributes of its result."""
-
-    run: Any = None
-
-    def __init__(self, plan: SamplingPlan, attrs: dict[str, Any], rows: int):
-        self.rows = rows
-        self.seed = attrs["random_seed"]
-        self._plan = plan
-        self._attrs = dict(attrs)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        pass
-
-    def begin(self, run: Any) -> None:
-        """Record a run from its start on."""
-        self.run = run
-
-    def note(self, attrs: dict[str, Any]) -> None:
-        """Add attributes to the result."""
-        self._attrs |= attrs
-
-    def unconstrained(self) -> xr.DataArray | None:
-        """Return the unconstrained positions ``(chain, draw, d)`` so far, if they are kept."""
-        return None
-
-
-class MemoryRecorder(_Recorder):
+class MemoryRecorder:
     """Recorder that keeps the draws in memory; without a ladder the result has a checkpoint, to continue from.
 
     Arrays are as long as ``draws``, the most draws of a chain with those of a finished run that goes on, and
@@ -85,12 +54,26 @@ class MemoryRecorder(_Recorder):
         draws: int,
         warmup_draws: int = 0,
     ):
-        super().__init__(plan, attrs, rows)
+        self.run: Any = None
+        self.rows = rows
+        self.seed = attrs["random_seed"]
+        self._plan = plan
+        self._attrs = dict(attrs)
         self._empty = empty
         self._identity = identity
         self._draws = Gathered(identity["chains"], draws)
         self._warmup = Gathered(identity["chains"], warmup_draws)
         self._times: dict[str, float] = {}  # of the finished run that goes on
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def begin(self, run: Any) -> None:
+        """Record a run from its start on."""
+        self.run = run
 
     def go_on(self, finished: FinishedRun) -> None:
         """Begin where a finished run ended."""
@@ -111,7 +94,7 @@ class MemoryRecorder(_Recorder):
 
     def note(self, attrs: dict[str, Any]) -> None:
         """Add attributes to the result; times add up."""
-        super().note(attrs | {name: attrs[name] + seconds for name, seconds in self._times.items() if name in attrs})
+        self._attrs |= attrs | {name: attrs[name] + seconds for name, seconds in self._times.items() if name in attrs}
 
     def unconstrained(self) -> xr.DataArray | None:
         """Return the unconstrained positions ``(chain, draw, d)`` so far, if they are kept."""
@@ -132,28 +115,6 @@ class MemoryRecorder(_Recorder):
             state = np.frombuffer(encode((self._identity, self._plan.arguments, self.run)), np.uint8)
             others[CHECKPOINT] = xr.Dataset({"state": ("byte", state)})
         return self.so_far(others)
-
-
-class MomentsRecorder(_Recorder):
-    """Recorder that keeps no draws, only the moments of :class:`pmm_mcmc.run.moments.Moments`."""
-
-    def __init__(self, plan: SamplingPlan, attrs: dict[str, Any], empty: Groups, rows: int):
-        super().__init__(plan, attrs, rows)
-        self._moments = Moments(empty["posterior"])
-
-    def put(self, groups: Groups, complete: bool = True) -> None:
-        """Add a chunk."""
-        if "posterior" in groups:
-            self._moments.add(groups)
-
-    def so_far(self) -> xr.DataTree:
-        """Return the moments of all chunks so far."""
-        tree = self._moments.tree(self._plan.layout, self._attrs)
-        for group, report in self.run.reports().items():
-            tree[group] = xr.DataTree(report)
-        return tree
-
-    result = so_far
 
 
 class StoreRecorder:
@@ -241,9 +202,7 @@ class StoreRecorder:
         return open_store(self._path)
 
 
-def recorder_of(
-    plan: SamplingPlan, seed: int, log: Callable[..., None]
-) -> MemoryRecorder | MomentsRecorder | StoreRecorder:
+def recorder_of(plan: SamplingPlan, seed: int, log: Callable[..., None]) -> MemoryRecorder | StoreRecorder:
     """Return the recorder of a run, new or resumed; ``log`` what memory it takes.
 
     Raises
@@ -277,8 +236,6 @@ def recorder_of(
     needed = peak_bytes(plan, draws, rows, warmup_draws)
     if needed > _LARGE:
         log("Memory: about %s at the peak", decimal(needed))
-    if request.keep == "moments":
-        return MomentsRecorder(plan, attrs, empty, rows)
     refuse_too_large(plan, draws + warmup_draws, chains, needed)
     recorder = MemoryRecorder(plan, attrs, empty, rows, identity, draws, warmup_draws)
     if request.finished_run is not None:

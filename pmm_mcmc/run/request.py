@@ -63,6 +63,7 @@ _ELSEWHERE = {
     "log_likelihood": "pm.compute_log_likelihood(dt, model=model) adds it to the result; NumPyro has "
     "numpyro.infer.log_likelihood, and of a Stan program log_lik is in the posterior",
     "return_inferencedata": "the result is always an ArviZ DataTree: leave it out",
+    "keep": "all draws are kept, with store= on disk; var_names= and steps_per_draw= of the step make them fewer",
     "trace": "store= writes the draws to zarr while the run goes on",
     "keep_warning_stat": "warnings are logged: leave it out",
     "device": "backend=pmm.Jax(device=...) says where JAX runs",
@@ -119,7 +120,6 @@ class Request:
     store: str | os.PathLike[str] | None = None
     resume: bool = False
     discard_tuned_samples: bool = True
-    keep: str = "draws"
     adjusted: bool = True
     ladder: Any = None
     reference: str | None = None
@@ -163,7 +163,6 @@ class Request:
             raise ValueError("resume=True needs store=, the path of the run to continue")
         if options["store"] is not None:
             Folder(options["store"])  # raises for a path that cannot be one
-        _check_keep(options)
         return cls(**options)
 
     @property
@@ -318,18 +317,3 @@ def _of_backend(backend: str | Jax) -> dict[str, Any]:
         return {"backend": "jax", **vars(backend)}
     choice(*_BACKENDS)("backend", backend)
     return {}
-
-
-def _check_keep(options: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` if ``keep`` is unknown, or no draws are kept and something needs them."""
-    keep = options["keep"]
-    choice("draws", "moments")("keep", keep)
-    needy = {
-        "store": options["store"] is not None,
-        "discard_tuned_samples=False": not options["discard_tuned_samples"],
-        # Between chains there are no standard errors.
-        "draws='auto' of one chain": isinstance(options["draws"], str) and options["chains"] == 1,
-    }
-    for name, wanted in needy.items():
-        if keep == "moments" and wanted:
-            raise ValueError(f"{name} needs draws, and keep='moments' keeps none: leave one of the two out")

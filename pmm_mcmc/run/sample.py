@@ -46,7 +46,6 @@ def sample(
     store: str | os.PathLike[str] | None = None,
     resume: bool = False,
     discard_tuned_samples: bool = True,
-    keep: str = "draws",
     adjusted: bool | None = None,
     callback: Callable[[FinishedChunk], None] | None = None,
     progressbar: bool = True,
@@ -72,7 +71,7 @@ def sample(
         Largest number of transitions of each chain in warm-up, and in equilibration.
     chains
         Number of chains, 4 by default.  From 64 on they start in up to 16 groups, superchains, of one initial point
-        each, for :func:`pmm_mcmc.nested_r_hat`.
+        each, which ``arviz.rhat_nested`` compares.
     model
         A PyMC model (default: that of the enclosing ``with``), or a :class:`pmm_mcmc.LogDensity`.
     random_seed
@@ -106,10 +105,6 @@ def sample(
         ``draws`` than before extends it.
     discard_tuned_samples
         False keeps the draws of the warm-up, in groups ``warmup_*``.
-    keep
-        "draws"; or "moments" if the draws would fit neither memory nor disk: means and standard deviations of each
-        chain, in groups ``posterior_mean`` and ``posterior_sd``; no bias is measured.  The memory then does not depend
-        on ``draws``.
     adjusted
         True (default, unless ``step`` is given): the stationary law of the draws is the posterior itself.  Warm-up is
         followed by an equilibration of at most ``tune`` transitions, and equilibration and draws are made by
@@ -161,7 +156,7 @@ def sample(
     ``draws="auto"`` looks at the draws a few times, with four chains first at 100 of each.  The run ends where
     :func:`pmm_mcmc.verdict` has no reason left whose remedy is "draw more"; any other reason is left to the verdict at
     the end.  A line says why it ended, at the limit with the parameter that is not known yet.  The draws are those of a
-    run of as many by number.  It needs two chains or more if only moments are kept.
+    run of as many by number.
 
     ``start`` costs 8 gradients of each chain at former draws, from which chains begin, in the ratio of the densities
     where that is stable (Pareto :math:`k < 0.7`), and to which the preconditioner is refitted; and one block of up to
@@ -169,7 +164,7 @@ def sample(
 
     With the first draws, a line says what all of them will cost: gradients of each chain, and the time at their rate.
 
-    Memory: the draws themselves, unless they go to a ``store`` or are kept as moments, about :math:`20 d` numbers for
+    Memory: the draws themselves, unless they go to a ``store``, about :math:`20 d` numbers for
     each chain, and some 256 MiB.  A predicted peak above 1 GiB is said, and a run that would not fit is refused before
     it starts.
 
@@ -287,7 +282,7 @@ def _sampled(request: Request, stopped: StopRequest) -> xr.DataTree:
             attributes = attributes_of(plan, run, recorder.unconstrained() if read else None, search)
             recorder.note(console.times() | attributes)
     result = recorder.result()
-    done = run.done if request.keep == "moments" else result["posterior"].sizes["draw"]
+    done = result["posterior"].sizes["draw"]
     if processes.primary:
         if not finished:
             console.interrupted(stopped, done, rule.limit, "chain")

@@ -25,8 +25,7 @@ from pmm_mcmc.tempering.ascents import search_modes_of_ladder
 from pmm_mcmc.tempering.ladder import SEARCHES
 from pmm_mcmc.tempering.mixture_fit import fitted_mixture
 from pmm_mcmc.tempering.path import MOST_TRANSITIONS, Points, TemperingPath
-from pmm_mcmc.warmup.friction import adjusted_friction
-from pmm_mcmc.warmup.step_size import step_for_acceptance
+from pmm_mcmc.warmup.step_size import adjusted_friction, step_for_acceptance
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = ["ANNEALING", "PRIOR_DRAWS", "Annealed", "Annealer", "NoLadder", "Stage", "rejections_of"]

@@ -11,15 +11,14 @@ from collections.abc import Callable
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.coordinates.scale import best_coordinates
+from pmm_mcmc.coordinates.scale import MOST_DENSE, best_coordinates
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.methods import HARMONIC
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature, curvature_bound, rare_curvature
-from pmm_mcmc.warmup.friction import largest_spread
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
-__all__ = ["curvature", "failed", "fitted_coordinates", "whitened", "whitens"]
+__all__ = ["curvature", "failed", "fitted_coordinates", "largest_spread", "whitened", "whitens"]
 
 
 def failed(block: Block) -> np.ndarray:
@@ -40,6 +39,17 @@ def whitens(coordinates: Coordinates, block: Block, usable: np.ndarray) -> bool:
     misfit = np.sort((y**2).mean(axis=1) + (g**2).mean(axis=1))
     trimmed = misfit[: math.ceil(0.99 * len(misfit))].mean()  # with heavy tails few draws would decide
     return bool(trimmed < THRESHOLDS.misfit) and largest_spread(y) < THRESHOLDS.slow_sd
+
+
+def largest_spread(position: np.ndarray) -> float:
+    """Return the largest standard deviation of whitened draws ``(n, d)`` along a principal direction."""
+    n, d = position.shape
+    centred = position - position.mean(axis=0)
+    if d > min(MOST_DENSE, n // 2):
+        return float(np.sqrt((centred**2).mean(axis=0).max()))
+    variance = np.linalg.eigvalsh(centred.T @ centred / n)[-1]
+    # The largest of n independent draws of a unit Gaussian is about (1 + sqrt(d/n))^2 (Marchenko and Pastur).
+    return float(np.sqrt(variance) / (1.0 + np.sqrt(d / n)))
 
 
 def fitted_coordinates(

@@ -28,9 +28,8 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, Engine, TunedParameters, in_model_coordinates
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import GHMC, METHODS, OVERDAMPED, Kernel
-from pmm_mcmc.warmup.friction import adjusted_friction
 from pmm_mcmc.warmup.standard_errors import largest_t
-from pmm_mcmc.warmup.step_size import step_for_acceptance, with_adjusted_step
+from pmm_mcmc.warmup.step_size import adjusted_friction, step_for_acceptance, with_adjusted_step
 from pmm_mcmc.warmup.thinning import steps_for_autocorrelation
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.warming import Warming, training_chains

@@ -8,8 +8,7 @@ with the non-centring, and the transitions of a draw.  Any engine can follow the
         warmup.observe(draws of the chains, with the setting warmup.tuned, from warmup.done to warmup.boundary)
         warmup.update(engine)
 
-The setting is adapted after each block until it is settled; then frictions are tried, one a block, if some direction is
-slow; then the setting is frozen, and the other blocks check it.
+The setting is adapted after each block until it is settled; then it is frozen, and the other blocks check it.
 """
 
 from __future__ import annotations
@@ -25,11 +24,10 @@ from pmm_mcmc.coordinates.scale import diagonal_scale
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Engine, TunedParameters
-from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED
+from pmm_mcmc.langevin.methods import HARMONIC
 from pmm_mcmc.warmup import block_checks, step_size, timetable
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature
-from pmm_mcmc.warmup.friction import FRICTIONS, FrictionTrial, default_friction, largest_spread
 from pmm_mcmc.warmup.noncentring import NoncentringFit
 from pmm_mcmc.warmup.stein_identity import too_wide
 from pmm_mcmc.warmup.thinning import steps_for_autocorrelation
@@ -70,8 +68,6 @@ class Warmup:
     _step_share: float = 1.0
     _curvature: float = 1.0
     _steepest: LocalCurvature = field(default_factory=LocalCurvature)
-    _friction_tried: bool = False  # also where there is nothing to try
-    _trial: FrictionTrial | None = None  # the trial of frictions in progress
 
     @classmethod
     def start(
@@ -91,7 +87,7 @@ class Warmup:
             _, scale = diagonal_scale(position, gradient, np.ones(position.shape[1]))
         else:
             scale = np.array(arguments.scaling)
-        friction = arguments.friction or default_friction(arguments.kernel, 1.0)
+        friction = arguments.friction or step_size.default_friction(arguments.kernel, 1.0)
         tuned = TunedParameters(1.0, 1, friction, Coordinates(position[0].copy(), scale, density_parameters), 1)
         self = cls(arguments, length, tuned, least, shortest, ends)
         nothing = np.zeros((1, len(position)))
@@ -176,14 +172,10 @@ class Warmup:
     def _next_boundary(self, chains: int) -> int:
         if self.frozen is not None:
             return timetable.end_of_check(self.done, self.length, chains, self._stiffness)
-        if self._trial is not None:
-            return timetable.end_of_trial(self.done, self.length)
-        return timetable.end_of_growing(self.done, self.length, self._friction_tried, self.shortest)
+        return timetable.end_of_growing(self.done, self.length, self.shortest)
 
     def finish(self) -> TunedParameters:
         """End the warm-up now, also before its first block; return the setting of the draws."""
-        if self._trial is not None:
-            self._end_trial()
         self._noncentring.end()
         self.length = self.boundary = self.done
         self.tuned = self.tuned._replace(steps_per_draw=self._steps_per_draw())
@@ -192,9 +184,9 @@ class Warmup:
     # -- adapting ----------------------------------------------------------------------------------------------------
 
     def _adapt(self, engine: Engine | None) -> None:
-        """Fit the setting to a window of the newest draws, or score the friction on trial; freeze a settled setting."""
+        """Fit the setting to a window of the newest draws; freeze a settled one."""
         length = max(math.ceil(THRESHOLDS.window * self.done), self.blocks[-1].lp.shape[1])
-        if engine is not None and self._noncentring.positions and self._trial is None:
+        if engine is not None and self._noncentring.positions:
             self._fit_noncentring(engine, length)
         block = self.blocks[-1]
         d = block.position.shape[2]
@@ -203,18 +195,8 @@ class Warmup:
         usable = past_transient(-window.lp, d, narrowness(block.gradient, d))
         if self.replaces:
             self.source = replacements(usable[:, -block.lp.shape[1] :], block.unstable)
-        settled = False
-        if self._trial is not None:
-            self._record_trial(block)
-        else:
-            settled = self._fit_setting(window, usable, engine, block)
-            if (settled or self.done >= timetable.latest_trial(self.length)) and not self._friction_tried:
-                self._try_friction(window, usable)
-        if self.done >= timetable.latest_freeze(self.length):
-            if self._trial is not None:
-                self._end_trial()
-            settled = True
-        if settled and self._trial is None:
+        settled = self._fit_setting(window, usable, engine, block)
+        if settled or self.done >= timetable.latest_freeze(self.length):
             self._freeze()
 
     def _freeze(self) -> None:
@@ -282,43 +264,6 @@ class Warmup:
         if self.done < self.least or usable.mean() < THRESHOLDS.settled_share or block.position.shape[2] == 0:
             return False
         return too_wide(block.position, block.gradient, self.arguments.target_bias)
-
-    # -- friction ----------------------------------------------------------------------------------------------------
-
-    def _try_friction(self, window: Block, usable: np.ndarray) -> None:
-        """Begin a trial of frictions if one is free, some direction is slow, and there are transitions for it."""
-        self._friction_tried = True
-        fixed = self.arguments.kernel.dynamics == OVERDAMPED or self.arguments.friction is not None
-        if fixed or not usable.any() or window.position.shape[2] == 0:
-            return
-        y = block_checks.whitened(self.tuned.coordinates, window)[0][usable]
-        left = timetable.latest_freeze(self.length) - self.done
-        needed = len(FRICTIONS) * THRESHOLDS.trial_block + THRESHOLDS.first_block
-        if left >= needed and largest_spread(y) > THRESHOLDS.slow_sd:
-            self._trial = FrictionTrial(y)
-            self._set_friction(self._trial.next)
-
-    def _set_friction(self, friction: float) -> None:
-        self.tuned = self.tuned._replace(
-            friction=friction * default_friction(self.arguments.kernel, self.tuned.step_size)
-        )
-        free = step_size.follows_curvature(self.arguments)
-        self._set_step(self._longest_step() if free else self.tuned.step_size)
-
-    def _record_trial(self, block: Block) -> None:
-        assert self._trial is not None
-        y, _ = block_checks.whitened(self.tuned.coordinates, block)
-        self._trial.record(y, bool(block_checks.failed(block).mean() <= THRESHOLDS.failure_rate))
-        if self._trial.over:
-            self._end_trial()
-        else:
-            self._set_friction(self._trial.next)
-
-    def _end_trial(self) -> None:
-        assert self._trial is not None
-        best = self._trial.best
-        self._trial = None
-        self._set_friction(best)
 
     # -- checking ----------------------------------------------------------------------------------------------------
 

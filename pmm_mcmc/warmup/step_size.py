@@ -18,13 +18,22 @@ from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.langevin.bisection import bisected
 from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.langevin.methods import METHODS, OVERDAMPED, Kernel, Scheme
-from pmm_mcmc.warmup.friction import adjusted_friction, default_friction
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = [
-    "allowed_error", "first_step", "fixed_setting", "follows_curvature", "longest_step", "midpoint_count", "safe_step",
-    "step_for_acceptance", "with_adjusted_step", "with_step",
+    "adjusted_friction", "allowed_error", "default_friction", "first_step", "fixed_setting", "follows_curvature",
+    "longest_step", "midpoint_count", "safe_step", "step_for_acceptance", "with_adjusted_step", "with_step",
 ]  # fmt: skip
+
+
+def adjusted_friction(step: float) -> float:
+    """Return the friction of adjusted draws over that of the warm-up."""
+    return THRESHOLDS.adjusted_friction * (1.0 + 0.5 * step)
+
+
+def default_friction(kernel: Kernel, step: float) -> float:
+    """Return the friction of a method in whitened coordinates: 1, of adjusted ones less."""
+    return adjusted_friction(step) if kernel.adjusted else 1.0
 
 
 def allowed_error(target_bias: float, d: int) -> float:

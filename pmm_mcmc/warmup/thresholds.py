@@ -23,11 +23,6 @@ class Thresholds:
     """Length of the first block, and the shortest of an adapting one.  Changes 12, 12 of 12 runs, cost 1.01, 1.06."""
     growth: float = 0.3
     """Length of a later block over all transitions before it.  Changes 12, 12 of 12 runs, cost 1.04, 1.06."""
-    trial_block: int = 50
-    """Length of the trial of one friction.  Changes 1, 1 of 24 runs."""
-    trial_at: float = 0.5
-    """Share of the warm-up after which frictions are tried, whether the setting has settled or not.  Changes 6, 2 of 12
-    runs, cost 1.04, 1.03."""
     freeze_at: float = 0.7
     """Share of the warm-up after which the setting is frozen, whether it has settled or not.  Changes 2, 2 of 12
     runs."""
@@ -71,7 +66,7 @@ class Thresholds:
     """Mean of ``y_i^2 + g_i^2`` over whitened draws below which a preconditioner fits; on a Gaussian it is 2.  Changes
     13, 0 of 24 runs, cost 1.15, 1.00, trusted 12, 16."""
     slow_sd: float = 2.0
-    """Largest whitened standard deviation of a preconditioner that fits; above it, frictions are tried.  Changes 21, 1
+    """Largest whitened standard deviation of a preconditioner that fits.  Changes 21, 1
     of 24 runs, cost 1.04, 1.01, trusted 11, 16."""
 
     # -- the step ----------------------------------------------------------------------------------------------------
@@ -126,10 +121,6 @@ class Thresholds:
 
     # -- friction and steps per draw ---------------------------------------------------------------------------------
 
-    default_bonus: float = 1.1
-    """Factor in favour of the default friction in a trial.  Changes no run."""
-    jump_lag: int = 15
-    """Transitions over which the jumps of a friction are measured.  Changes 1, 1 of 24 runs."""
     most_steps_per_draw: int = 64
     """Largest automatic number of transitions for one draw.  Changes no run."""
     autocorrelation: float = 0.5

@@ -1,7 +1,7 @@
 """When the blocks of a warm-up end, in transitions of each chain.
 
-Blocks grow while the setting is adapted.  Frictions are tried at half of the warm-up at the latest, and the setting is
-frozen at 70 % of it at the latest; the rest is checks of equal length.
+Blocks grow while the setting is adapted, which is frozen at 70 % of the warm-up at the latest; the rest is checks of
+equal length.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = [
-    "end_of_check", "end_of_growing", "end_of_trial", "extension", "latest_freeze", "latest_trial", "learnt_from",
-    "shortest_block", "stiffness",
+    "end_of_check", "end_of_growing", "extension", "latest_freeze", "learnt_from", "shortest_block", "stiffness",
 ]  # fmt: skip
 
 
@@ -22,11 +21,6 @@ def stiffness(curvature: float) -> float:
 def latest_freeze(length: int) -> int:
     """Return the transition at which the setting is frozen, whether it has settled or not."""
     return int(THRESHOLDS.freeze_at * length)
-
-
-def latest_trial(length: int) -> int:
-    """Return the transition at which frictions are tried, whether the setting has settled or not."""
-    return int(THRESHOLDS.trial_at * length)
 
 
 def shortest_block(chains: int) -> int:
@@ -43,19 +37,11 @@ def learnt_from(chains: int, rows: int, training: int) -> int:
     return min(chains, max(training, -(-training * THRESHOLDS.first_block // rows)))
 
 
-def end_of_growing(done: int, length: int, tried: bool, shortest: int = THRESHOLDS.first_block) -> int:
+def end_of_growing(done: int, length: int, shortest: int = THRESHOLDS.first_block) -> int:
     """Return the end of a block of adaptation; it includes a remainder too short for another block."""
     boundary = done + max(shortest, int(THRESHOLDS.growth * done))
-    trial = latest_trial(length)
     latest = latest_freeze(length)
-    if not tried and done < trial:
-        boundary = min(boundary, trial)
     return boundary if latest - boundary >= shortest else max(latest, done + 1)
-
-
-def end_of_trial(done: int, length: int) -> int:
-    """Return the end of the trial of one friction."""
-    return min(done + THRESHOLDS.trial_block, latest_freeze(length))
 
 
 def end_of_check(done: int, length: int, chains: int, stiff: float) -> int:

@@ -95,7 +95,7 @@ def warmup_from(
     if fits:
         boundary = timetable.end_of_check(0, length, chains, timetable.stiffness(curvature))
     else:
-        boundary = timetable.end_of_growing(0, length, False, shortest)
+        boundary = timetable.end_of_growing(0, length, shortest)
         tuned = step_size.with_step(arguments, tuned, arguments.step_size or 0.5 * tuned.step_size, curvature)
     return Warmup(
         arguments, length, tuned, least, shortest, ends, boundary=boundary, frozen=frozen, _curvature=curvature

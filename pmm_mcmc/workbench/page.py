@@ -151,10 +151,10 @@ def _ladder(ladder: xr.Dataset) -> list[str]:
 
 def _setting(dt: Any) -> list[str]:
     """Return the section on the run: its size, and what its chains sampled with."""
-    group = dt["posterior" if "posterior" in dt.children else "posterior_mean"]
+    group = dt["posterior"]
     facts = [str(group.attrs[name]) for name in ("sampler", "backend", "precision") if name in group.attrs]
     facts += [f"{group.sizes['chain']:,} chains"]
-    facts += [f"{group.sizes['draw']:,} draws of each chain"] if "draw" in group.sizes else []
+    facts += [f"{group.sizes['draw']:,} draws of each chain"]
     facts += [f"{group.attrs['sampling_time']:.3g} s"] if "sampling_time" in group.attrs else []
     facts += [str(group.attrs[WORDS])] if group.attrs.get(WORDS) else []
     settings = {label: values for name, label in _SETTING.items() if (values := _of_chains(dt, name)).size}
@@ -168,7 +168,7 @@ def _setting(dt: Any) -> list[str]:
 
 def _of_chains(dt: Any, name: str) -> np.ndarray:
     """Return a number for each chain, where it is finite: the mean acceptance, or the last value of a statistic."""
-    for group in (EQUILIBRATION, "sample_stats", "sample_stats_total"):
+    for group in (EQUILIBRATION, "sample_stats"):
         if group in dt.children and (name in dt[group] or name in dt[group].attrs):
             values = dt[group][name] if name in dt[group] else xr.DataArray(dt[group].attrs[name])
             if "draw" in values.dims:

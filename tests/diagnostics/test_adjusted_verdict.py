@@ -2,6 +2,7 @@
 
 import json
 
+import arviz as az
 import numpy as np
 import pytest
 import xarray as xr
@@ -9,6 +10,8 @@ from results import gaussian, grid, tree
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.checks import errors_of_mean, standstill
+from pmm_mcmc.diagnostics.convergence import nested
+from pmm_mcmc.diagnostics.parameters import Parameters
 from pmm_mcmc.diagnostics.reading import Run, read
 from pmm_mcmc.diagnostics.verdict import checks_of
 
@@ -126,6 +129,18 @@ def test_one_draw_of_each_of_many_chains_is_enough_after_an_equilibration():
     assert codes(adjusted(x[:19])) == ["few_draws"]
     assert codes(adjusted(x, ended=0)) == ["equilibration"]
     assert codes(gaussian(x)) == ["few_draws"]
+
+
+def test_r_hat_of_superchains_is_arviz_s_and_of_one_draw_the_formula():
+    x = np.random.default_rng(1).normal(size=(64, 40, 2))
+    values = nested(Parameters(xr.Dataset({"x": (("chain", "draw", "i"), x)})), 16)
+    for i in range(2):
+        assert values.iloc[i] == az.rhat_nested(x[..., i], superchain_ids=np.arange(64) // 4)
+    one = nested(Parameters(xr.Dataset({"x": (("chain", "draw", "i"), x[:, :1])})), 16)
+    # Definition 2.2 of Margossian et al.: variances between superchains and, within them, between chains.
+    groups = x[:, 0].reshape(16, 4, 2)
+    ratio = groups.mean(axis=1).var(axis=0, ddof=1) / groups.var(axis=1, ddof=1).mean(axis=0)
+    np.testing.assert_allclose(one, np.sqrt(1.0 + ratio))
 
 
 @pytest.mark.parametrize(("same", "count", "refused"), [(1, 4, False), (1, 6, True), (8, 1, False), (8, 3, True)])

@@ -55,7 +55,7 @@ def test_values_that_differ_by_rounding_are_a_constant(result):
     assert row["sd"] == row["mcse_cv"] == 0.0 and np.isnan(row["r_hat"])
 
 
-FUNCTIONS = [pmm.verdict, pmm.summary, pmm.nested_r_hat, pmm.noncentring, lambda dt: pmm.expectation(dt, np.exp)]
+FUNCTIONS = [pmm.verdict, pmm.summary, pmm.noncentring, lambda dt: pmm.expectation(dt, np.exp)]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

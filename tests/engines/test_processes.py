@@ -246,9 +246,8 @@ def test_a_fresh_seed_is_the_same_in_all(small, tmp_path):
 
 
 def test_refusals_reach_all(small, tmp_path):
-    for keep in ("draws", "moments"):
-        found = run_in_threads(small, 2, None, keep=keep, discard_tuned_samples=True)
-        assert all(isinstance(error, ValueError) and "give store=" in str(error) for error in found), found
+    found = run_in_threads(small, 2, None, discard_tuned_samples=True)
+    assert all(isinstance(error, ValueError) and "give store=" in str(error) for error in found), found
     found = run_in_threads(small, 2, tmp_path / "run", each=lambda i: {"draws": 8 * (1 + i)})
     assert all(isinstance(error, ProcessesError) and "differ in draws or resume" in str(error) for error in found), (
         found

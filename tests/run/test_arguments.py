@@ -95,7 +95,7 @@ def test_every_argument_of_pm_sample_is_taken_or_explained():
         ("chain", "did you mean chains"),
         ("adjust", "did you mean adjusted"),
         ("progress_bar", "did you mean progressbar"),
-        ("qwertz", "which takes draws, step.* keep, adjusted, callback"),
+        ("qwertz", "which takes draws, step.* adjusted, callback"),
     ],
 )
 def test_other_names_are_guessed(well, name, words):
@@ -117,8 +117,6 @@ def test_only_some_variables(schools, tmp_path):
     np.testing.assert_array_equal(some["sample_stats"]["gradient"], whole["sample_stats"]["gradient"])
     stored = run(schools, "numba", var_names="mu", store=tmp_path / "a.zarr", **SHORT)
     assert list(stored["posterior"].data_vars) == ["mu"]
-    moments = run(schools, "numba", var_names=["mu"], keep="moments", **SHORT)
-    assert list(moments["posterior_mean"].data_vars) == ["mu"]
     for names in (["mu", "nu"], []):
         with pytest.raises(ValueError, match=r"var_names=.*must be some of mu, tau, z, theta"):
             run(schools, "numba", var_names=names)
@@ -173,16 +171,3 @@ def test_a_run_that_would_not_fit_is_refused_with_the_numbers(schools, monkeypat
     monkeypatch.setattr("pmm_mcmc.run.memory.available_bytes", lambda: 10**6)
     with pytest.raises(ValueError, match=r"6 chains of 9999 draws.*available.*store="):
         run(schools, "numba", draws=9999)
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("keep", {"keep": "means"}),
-        ("store", {"store": "a.zarr"}),
-        ("discard_tuned_samples", {"discard_tuned_samples": False}),
-    ],
-)
-def test_what_moments_do_not_go_with_is_refused(schools, name, options):
-    with pytest.raises(ValueError, match=name):
-        run(schools, **({"keep": "moments"} | options))

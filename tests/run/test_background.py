@@ -20,12 +20,6 @@ def test_draws_are_those_of_a_run_that_blocks(well):
     assert background.posterior["x"].sizes == result["posterior"]["x"].sizes
 
 
-def test_moments_have_no_draws_to_look_at(well):
-    background = run(well, draws=30, keep="moments", blocking=False)
-    assert "posterior_mean" in background.wait() and not background.posterior
-    assert background.progress == "finished, 30 draws of each chain"
-
-
 def test_it_is_looked_at_and_stopped_while_it_draws(well):
     drawn, go_on = threading.Event(), threading.Event()
 

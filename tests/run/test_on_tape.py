@@ -71,8 +71,6 @@ def test_a_run_goes_on_compiled_to_the_same_bytes_however_it_is_cut(switch, swit
         resumed = pmm.sample(store=path, resume=True, **options)
         for name in one["posterior"].data_vars:
             np.testing.assert_array_equal(resumed["posterior"][name], one["posterior"][name])
-    moments = pmm.sample(keep="moments", **options)
-    np.testing.assert_allclose(moments["posterior_mean"]["mu"], one["posterior"]["mu"].mean("draw"), rtol=1e-10)
 
 
 def test_compiled_code_takes_over_at_the_transition_and_not_before(switch_at):

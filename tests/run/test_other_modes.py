@@ -1,4 +1,4 @@
-"""Modes that no chain has visited: by both doors and both backends, in memory, in a store, and as moments."""
+"""Modes that no chain has visited: by both doors and both backends, in memory and in a store."""
 
 import json
 import re

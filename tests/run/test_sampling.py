@@ -139,7 +139,6 @@ def test_superchains_start_together_and_go_apart(schools):
     assert len(np.unique(starts[1], axis=0)) == 6
     assert tree["posterior"].attrs["superchains"] == 16 and "superchains" not in alone["posterior"].attrs
     assert len(np.unique(tree["posterior"]["mu"].values[:, -1])) == 64
-    assert np.isfinite(np.asarray(pmm.nested_r_hat(tree))).all()
 
 
 def test_chains_beyond_those_that_tune_follow_them(well, monkeypatch):
@@ -161,28 +160,7 @@ def test_initvals(schools, well):
     np.testing.assert_allclose(tree["posterior"]["x"], 1.0, atol=1e-4)
 
 
-# -- moments, and models of every kind ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("adjusted", [False, True])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_moments_are_those_of_the_draws(schools, backend, adjusted, monkeypatch, caplog):
-    monkeypatch.setattr(memory, "_MOST_ROWS", 10)
-    draws = run(schools, backend, adjusted=adjusted)
-    with caplog.at_level(logging.INFO):
-        moments = run(schools, backend, adjusted=adjusted, keep="moments", compute_convergence_checks=True)
-    assert sum(r.message.startswith(STATES) for r in caplog.records) == 1
-    for name, values in draws["posterior"].data_vars.items():
-        np.testing.assert_allclose(moments["posterior_mean"][name], values.mean("draw"), rtol=1e-10, atol=1e-12)
-        np.testing.assert_allclose(moments["posterior_sd"][name], values.std("draw"), rtol=1e-8)
-    total, stats = moments["sample_stats_total"], draws["sample_stats"]
-    for name in ("n_steps", "diverging") if adjusted else ("n_grad", "unstable"):
-        np.testing.assert_array_equal(total[name], stats[name].sum("draw"))
-    if adjusted:
-        np.testing.assert_allclose(total["acceptance_rate"], stats["acceptance_rate"].mean("draw"))
-        assert moments["equilibration"].equals(draws["equilibration"])
-    assert set(pmm.summary(moments).index) == set(pmm.summary(draws).index)
-    assert "posterior" not in moments.children
+# -- models of every kind ----------------------------------------------------------------------------------------------
 
 
 def test_the_verdict_of_superchains_is_by_nested_r_hat(well):

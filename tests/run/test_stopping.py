@@ -44,7 +44,6 @@ def test_ends_depend_on_the_first_one_alone(every, done, ends):
 
 KINDS = {
     "draws": {},
-    "moments": {"keep": "moments"},
     "adjusted": {"adjusted": True, "step": pmm.PoissonULMC()},
     "recycled": {"step": pmm.PoissonULMC(), "chains": 8},
     "no gradients": {"step": pmm.PoissonULMC(K=16, keep_gradients=False), "var_names": ["mu"]},
@@ -55,15 +54,13 @@ KINDS = {
 def test_it_is_the_run_of_as_many_draws(schools, backend, kind):
     options = {"draws": "auto", "compute_convergence_checks": True, **KINDS[kind]}
     auto = run(schools, backend, **options)
-    moments = kind == "moments"
-    n = int(auto["sample_stats_total"]["draws"][0]) if moments else drawn(auto)
+    n = drawn(auto)
     assert n < 1000, "the rule had nothing to do"
     same = run(schools, backend, **options | {"draws": n})
     assert_same(auto, same)
-    group = "posterior_mean" if moments else "posterior"
-    one, two = (tree[group].attrs for tree in (auto, same))
+    one, two = (tree["posterior"].attrs for tree in (auto, same))
     assert one["findings"] == two["findings"]
-    assert ("jump" in one["findings"]) == (kind not in ("no gradients", "moments"))
+    assert ("jump" in one["findings"]) == (kind != "no gradients")
     assert pmm.verdict(auto) == pmm.verdict(same)
 
 
@@ -154,8 +151,6 @@ def test_all_processes_end_where_the_first_one_says():
 
 
 def test_what_does_not_go_with_it(well, schools):
-    with pytest.raises(ValueError, match="draws='auto' of one chain needs draws, and keep='moments' keeps none"):
-        run(well, draws="auto", keep="moments", chains=1)
     with pytest.raises(ValueError, match="draws='all': must be an integer of at least 1, or 'auto'"):
         run(well, draws="all")
 

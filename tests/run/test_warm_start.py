@@ -207,7 +207,6 @@ def test_what_cannot_be_a_start_is_refused_before_anything_is_compiled(standing,
 
     bare = earlier.copy()
     del bare["checkpoint"]
-    moments = sample(standing, keep="moments")
     stopped = sample(standing, callback=Stop(1))
     untuned = sample(standing, tune=0, step=pmm.GHMC(step_size=0.01))
     short = pm_model(2)
@@ -215,7 +214,6 @@ def test_what_cannot_be_a_start_is_refused_before_anything_is_compiled(standing,
     monkeypatch.setattr(pymc_density, "log_density", compiled)
     for options, words in (
         ({"start": bare}, "start=<DataTree>: has not the setting of its run"),
-        ({"start": moments}, "start=<DataTree>: has not the setting of its run"),
         ({"start": {"a": 1}}, "start={'a': 1}: must be a finished run; values to start at are initvals="),
         ({"start": tmp_path / "none"}, "start must be a result.*nothing is stored there"),
         ({"start": stopped}, "start: its run had no warm-up or ended during it"),

@@ -28,7 +28,6 @@ WAYS = {
         model=pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2), 2), random_seed=1
     ),
     "store": lambda model, path: pmm.sample(model=model, store=path, random_seed=1),
-    "moments": lambda model, path: pmm.sample(model=model, keep="moments", random_seed=1),
     "superchains": lambda model, path: pmm.sample(model=model, chains=64, random_seed=1),
     "unadjusted": lambda model, path: pmm.sample(model=model, adjusted=False, random_seed=1),
     "some variables": lambda model, path: pmm.sample(model=model, var_names=["slope"], random_seed=1),
@@ -42,9 +41,8 @@ WAYS = {
 def test_a_run_with_defaults_comes_to_its_end(model, way, tmp_path, caplog, capsys):
     with caplog.at_level(logging.INFO):
         dt = WAYS[way](model, tmp_path / "run.zarr")
-    if way != "moments":
-        assert dt["posterior"].sizes["draw"] == 1000
-        assert dt["posterior"].sizes["chain"] == (64 if way == "superchains" else 4)
+    assert dt["posterior"].sizes["draw"] == 1000
+    assert dt["posterior"].sizes["chain"] == (64 if way == "superchains" else 4)
     said = [record.getMessage() for record in caplog.records if record.name == "pmm_mcmc"]
     if way != "the paper's method":
         adjusted = "Generalised HMC (GHMC) after a warm-up by PoissonULMC: "
@@ -53,8 +51,8 @@ def test_a_run_with_defaults_comes_to_its_end(model, way, tmp_path, caplog, caps
         assert "for preparation" in " ".join(said)
         first = "Compiling" if way in ("jax", "log density") else "Reading"
         assert capsys.readouterr().out.startswith(f"{first} the log density\n")
-        attrs = dt[next(group for group in dt.children if group.startswith("posterior"))].attrs
+        attrs = dt["posterior"].attrs
         assert 0 < attrs["compile_time"] < attrs["sampling_time"]
     table = pmm.summary(dt)
-    assert len(table) >= 1 and ("mean" if way == "moments" else "mean_cv") in table
+    assert len(table) >= 1 and "mean_cv" in table
     assert isinstance(pmm.verdict(dt).trusted, bool)

@@ -46,7 +46,6 @@ def run(path: Path) -> xr.DataTree:
 def read(dt: xr.DataTree, path: Path) -> bool:
     pmm.summary(dt, var_names=["x"])
     pmm.expectation(dt, lambda posterior: posterior["x"] ** 2)
-    pmm.nested_r_hat(dt)
     reveal_type(pmm.relabel(dt))  # DataTree
     reveal_type(pmm.refit(None, [{"y": [1.0]}]))  # DataTree
     reveal_type(pmm.sbc(replicates=10))  # DataTree

@@ -19,8 +19,7 @@ from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import HARMONIC, METHODS, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.warmup.equilibration import Equilibration, adjusted_setting, least_acceptance, report_of
-from pmm_mcmc.warmup.friction import adjusted_friction
-from pmm_mcmc.warmup.step_size import step_for_acceptance
+from pmm_mcmc.warmup.step_size import adjusted_friction, step_for_acceptance
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.warming import Warming
 

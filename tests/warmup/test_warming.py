@@ -231,10 +231,10 @@ def test_the_narrowness_of_few_transitions_condemns_no_chain_that_is_low_enough(
 
 
 def test_a_short_block_after_longer_ones_is_learnt_from_as_many_chains():
-    """A boundary, here that of the trial of frictions, cuts a block short."""
+    """A boundary, here that of the end of adaptation, cuts a block short."""
     arguments, rng = arguments_of("recycled"), np.random.default_rng(1)
     run = engine(arguments.kernel, 3, unequal, np.zeros(2, np.int64))
-    warming = Warming.start(run, arguments, rng.normal(size=(90, 3)), 120, rng)
+    warming = Warming.start(run, arguments, rng.normal(size=(90, 3)), 159, rng)
     rows, learning = [], []
     while not warming.finished:
         rows.append(warming.warmup.boundary - warming.warmup.done)
