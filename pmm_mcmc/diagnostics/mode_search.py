@@ -84,6 +84,7 @@ class _ModeSearch:
             ends = reached and self._left < (1.0 - SEARCH.ascent_share) * self._limit
             if ends or self._left < len(group) * SEARCH.least_ascent:
                 break
+            self._ascents += len(group)
             reached += distinct(space.maxima(group, self._left), reached)
         if not reached:
             return self._outcome(np.nan, "no ascent ended within its gradients"), nothing
@@ -142,23 +143,16 @@ class _ModeSearch:
 
     def _unvisited(self, reached: list[Maximum]) -> tuple[list[tuple[Maximum, Weighed]], str]:
         """Return the maxima in whose regions draws are missing, and why others are undecided, if any are."""
-        space = self._space
         regions: list[tuple[Maximum, Weighed]] = []
         doubt = ""
-        weigh = self._weighed if space.d <= SEARCH.exact_hessian else self._weighed_by_determinant
-        for i, maximum in enumerate(_heaviest_first(reached)[: SEARCH.most_modes]):
-            if i >= SEARCH.least_modes and self._left < 0:
+        for i, maximum in enumerate(sorted(reached, key=lambda each: -each.lp)[: SEARCH.most_modes]):
+            if i and self._left < 0:
                 break
             if any(region.contains(maximum.y[None])[0] for _, region in regions):
                 continue
-            region = weigh(maximum, reached)
-            if self._is_missed(maximum, region):
-                again = weigh(maximum, reached)  # chance may have made it heavy
-                region = min(region, again, key=lambda each: each.log_mass)
-            if not self._is_missed(maximum, region):
-                continue
+            region = self._weighed(maximum, reached)
             way = 0.5 * np.sqrt(maximum.scale) / max(np.linalg.norm(maximum.y), 1e-300)
-            if not follows_gradient(space.density, maximum.y, way, 1):
+            if not self._is_missed(maximum, region) or not follows_gradient(self._space.density, maximum.y, way, 1):
                 continue
             if region.effective >= SEARCH.effective:
                 regions.append((maximum, region))
@@ -174,23 +168,24 @@ class _ModeSearch:
         return ratio >= 0.1 * SEARCH.mass and not enough and bool(region.contains(maximum.y[None])[0])
 
     def _weighed(self, maximum: Maximum, reached: list[Maximum]) -> Weighed:
-        space = self._space
-        return weighed(maximum, space.density, space.lp, self._log_chains, space.draws, self._rng)
+        """Return the region of a maximum, as one of those ``reached``, with its mass.
 
-    def _weighed_by_determinant(self, maximum: Maximum, reached: list[Maximum]) -> Weighed:
-        """Return the half space of a maximum beside the nearest one to the draws, with Laplace's mass over its."""
+        In many coordinates it is the half space beside the nearest one to the draws, with Laplace's mass over its.
+        """
+        space = self._space
+        if space.d <= SEARCH.exact_hessian:
+            return weighed(maximum, space.density, space.lp, self._log_chains, space.draws, self._rng)
         nearest = min(reached, key=lambda other: float((other.y**2).sum()))
         way = maximum.y - nearest.y
 
         def contains(y: np.ndarray) -> np.ndarray:
             return np.asarray((y - nearest.y) @ way > 0.5 * float(way @ way))
 
-        if nearest is maximum:
-            return Weighed(-np.inf, np.inf, 0.0, contains)
-        masses = [each.lp - log_determinant(each, self._space.density) for each in (maximum, nearest)]
-        log_ratio = masses[0] - masses[1] if np.isfinite(masses).all() else -np.inf
-        visited = float(contains(self._space.draws).mean())
-        return Weighed(log_ratio + self._log_chains, np.inf, visited, contains)
+        log_ratio = -np.inf
+        if nearest is not maximum:
+            masses = [each.lp - log_determinant(each, space.density) for each in (maximum, nearest)]
+            log_ratio = masses[0] - masses[1] if np.isfinite(masses).all() else -np.inf
+        return Weighed(log_ratio + self._log_chains, np.inf, float(contains(space.draws).mean()), contains)
 
     def _slab_mass(self) -> float:
         """Return the share of the mass in a slab around the draws, without candidates whose log density is rounding."""
@@ -203,13 +198,3 @@ class _ModeSearch:
                 break
             heights[heaviest] = weights[heaviest] = -np.inf
         return share
-
-
-def _heaviest_first(maxima: list[Maximum]) -> list[Maximum]:
-    """Return maxima in turn by height and by the mass of a ball as wide as each is in some direction."""
-    by_height = sorted(maxima, key=lambda each: -each.lp)
-    by_mass = sorted(maxima, key=lambda each: -each.lp - 0.5 * len(each.y) * np.log(each.scale))
-    ordered: list[Maximum] = []
-    for pair in zip(by_height, by_mass, strict=True):
-        ordered += [each for each in pair if not any(each is other for other in ordered)]
-    return ordered

@@ -54,8 +54,6 @@ class SearchThresholds:
     """Draws whose density is evaluated, and as many of the Gaussian that is as wide, for the mass of the chains."""
     most_modes: int = 8
     """Maxima that are weighed, at most."""
-    least_modes: int = 3
-    """Maxima that are weighed where gradients are spent, at least."""
     places: int = 48
     """Draws of Student's t about a maximum in each of three rounds, or up to six, for its mass."""
     mass: float = 0.01

@@ -222,7 +222,10 @@ def test_gradients_are_counted_and_limited(d):
         calls.append(len(x))
         return one(x)
 
-    assert found(counted, normals(1, d, 3000), 1).n_grad == sum(calls) <= SEARCH.gradients + SEARCH.on_axes
+    modes = found(counted, normals(1, d, 3000), 1)
+    assert modes.n_grad == sum(calls) <= SEARCH.gradients + SEARCH.on_axes
+    assert SEARCH.chain_ascents < modes.ascents <= SEARCH.chain_ascents + SEARCH.ascents
+    assert modes.sides == min(2 * d, SEARCH.on_axes // 6)
 
 
 # -- draws of the prior ----------------------------------------------------------------------------------------------
