@@ -21,8 +21,9 @@ from pmm_mcmc.model.checks import model_of
 from pmm_mcmc.model.pymc_outputs import coords_and_dims
 from pmm_mcmc.model.result_tree import flat_names
 from pmm_mcmc.run import devices
-from pmm_mcmc.run.request import Request, fresh_seed
-from pmm_mcmc.run.sample import sample
+from pmm_mcmc.run.finished_run import FinishedRun
+from pmm_mcmc.run.request import Request, fresh_seed, one_step
+from pmm_mcmc.run.stopping import DRAWS
 
 __all__ = ["FIGURES", "Study", "refit"]
 
@@ -106,10 +107,21 @@ def refit(
         raise ValueError(f"data_sets=<{kind}>: must be a list of dicts, one for each fit")
     for i, data in enumerate(data_sets):
         inputs.check(data, f"data_sets[{i}]")
-    study = Study(
-        inputs, step=step, start=start, var_names=var_names, random_seed=random_seed, cores=cores, store=store,
-        resume=resume, progressbar=progressbar,
-    )  # fmt: skip
+    method = one_step(step, DRAWS)
+    request = Request(
+        model=inputs.model,
+        step=method,
+        adjusted=method is None,
+        start=None if start is None else FinishedRun.of_start(start),
+        var_names=var_names,
+        random_seed=random_seed,
+        cores=cores,
+        backend="numba",
+        store=store,
+        resume=resume,
+        progressbar=progressbar,
+    )
+    study = Study(inputs, request)
 
     def task(i: int) -> Record:
         return study.fitted(i, data_sets[i], kept)
@@ -140,9 +152,8 @@ def table(values: Mapping[str, np.ndarray]) -> np.ndarray:
 class Study:
     """Fits of one model in a loop: what :func:`refit` and :func:`pmm_mcmc.sbc` share."""
 
-    def __init__(self, inputs: Inputs, **arguments: Any):
+    def __init__(self, inputs: Inputs, request: Request):
         self.inputs = inputs
-        request = Request.checked(sample, arguments | {"model": inputs.model, "backend": "numba", "others": {}})
         self._cores = request.cores or devices.cores()
         self._request = dataclasses.replace(request, cores=1)  # of each process
         self.seed = fresh_seed() if self._request.seed is None else self._request.seed

@@ -17,6 +17,8 @@ from pmm_mcmc.calibration.loop import Record
 from pmm_mcmc.calibration.refit import FIGURES, Study, table
 from pmm_mcmc.model.checks import model_of
 from pmm_mcmc.run.devices import check_count
+from pmm_mcmc.run.request import Request, one_step
+from pmm_mcmc.run.stopping import DRAWS
 
 __all__ = ["sbc"]
 
@@ -92,10 +94,20 @@ def sbc(
     check_count("replicates", replicates, 1)
     inputs = Inputs.of(model_of(model), simulated=True)
     simulator = Simulator(inputs)
-    study = Study(
-        inputs, step=step, start=None, var_names=var_names, random_seed=random_seed, cores=cores, store=store,
-        resume=resume, progressbar=progressbar,
-    )  # fmt: skip
+    method = one_step(step, DRAWS)
+    request = Request(
+        model=inputs.model,
+        step=method,
+        adjusted=method is None,
+        var_names=var_names,
+        random_seed=random_seed,
+        cores=cores,
+        backend="numba",
+        store=store,
+        resume=resume,
+        progressbar=progressbar,
+    )
+    study = Study(inputs, request)
 
     def task(i: int) -> Record:
         parameters, data = simulator([study.seed, i, 0])

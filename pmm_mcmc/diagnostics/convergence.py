@@ -136,11 +136,11 @@ def nested(parameters: Parameters, superchains: int) -> pd.Series:
     """
     values = np.empty(len(parameters))
     for indices, draws in parameters.slabs():
-        chains, count = draws.shape[:2]
-        few = count < THRESHOLDS.fewest_of_chain
+        chains = len(draws)
+        short = draws.shape[1] < THRESHOLDS.fewest_of_chain
         members = np.arange(chains) * superchains // chains
         values[indices] = array_stats.rhat_nested(
-            np.repeat(draws, THRESHOLDS.fewest_of_chain, axis=1) if few else draws,
-            members, method="identity" if few else "rank", chain_axis=0, draw_axis=1,
+            np.repeat(draws, THRESHOLDS.fewest_of_chain, axis=1) if short else draws,
+            members, method="identity" if short else "rank", chain_axis=0, draw_axis=1,
         )  # fmt: skip
     return pd.Series(values, parameters.labels, name="nested r_hat")

@@ -95,6 +95,8 @@ class FinishedRun(NamedTuple):
         ValueError
             If it has none.
         """
+        if isinstance(start, dict | list):
+            raise ValueError(f"start={start!r}: must be a finished run; values to start at are initvals=")
         path = start if isinstance(start, str | os.PathLike) else getattr(start, "encoding", {}).get(SOURCE)
         try:
             if isinstance(start, xr.DataTree) and CHECKPOINT in start.children:

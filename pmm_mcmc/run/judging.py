@@ -16,7 +16,6 @@ from pmm_mcmc.run.mode_search import modes_and_labels
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.positions import Unconstraining
 from pmm_mcmc.run.request import Request
-from pmm_mcmc.run.sample import sample
 
 __all__ = ["verdict"]
 
@@ -79,8 +78,7 @@ def verdict(dt: Any, *, model: Any = None) -> Verdict:
 
 def _searched(run: Run, model: Any) -> dict[str, Any]:
     """Return the findings of a search for other modes and labels beside some of the draws."""
-    request = Request.checked(sample, {"model": model, "backend": "auto", "random_seed": 0, "others": {}})
-    plan = SamplingPlan.of(request)
+    plan = SamplingPlan.of(Request(model=model, random_seed=0))
     chains, rows = evenly_spaced(run.chains, run.draws, _DRAWS)
     if "unconstrained" in run.stats:
         x = np.asarray(run.stats["unconstrained"].isel(chain=chains, draw=rows).values, dtype=float)

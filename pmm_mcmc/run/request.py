@@ -27,11 +27,11 @@ from pmm_mcmc.steps.adjusted import GHMC
 from pmm_mcmc.steps.base import LangevinStep, unknown_argument
 from pmm_mcmc.steps.poisson import PoissonULMC
 
-__all__ = ["Request", "fresh_seed", "seed_of", "stored_run"]
+__all__ = ["CHAINS", "Request", "backend_of", "fresh_seed", "one_step", "refuse_unknown", "seed_of", "stored_run"]
 
 _BACKENDS = ("auto", "numba", "tape", "jax")
 # Chains by default.
-_CHAINS = 4
+CHAINS = 4
 # Most superchains, enough for the variance between them, and fewest chains for which there are any.
 _SUPERCHAINS = 16
 _FEWEST_CHAINS = 64
@@ -39,10 +39,9 @@ _FEWEST_CHAINS = 64
 _SHORTEST_TRIAL = 100
 _BITS = 62  # bits of a drawn seed
 
-# Arguments that a continued run takes from the finished one.
+# What a run that goes on was asked for.
 _INHERITED = (
-    "chains", "tune", "backend", "device", "precision", "discard_tuned_samples", "var_names",
-    "adjusted", "seed",
+    "chains", "tune", "backend", "device", "precision", "discard_tuned_samples", "var_names", "adjusted", "seed",
 )  # fmt: skip
 
 _NUTS = "NUTS has it, which pm.sample() runs"
@@ -104,7 +103,7 @@ class Request:
 
     step: Any = None
     model: Any = None
-    chains: int = _CHAINS
+    chains: int = CHAINS
     draws: Any = DRAWS
     tune: int = 1000
     random_seed: Any = None
@@ -127,43 +126,45 @@ class Request:
     progressbar: bool = True
     compute_convergence_checks: bool = True
 
-    @classmethod
-    def checked(
-        cls, function: Callable[..., Any], arguments: Mapping[str, Any], finished_run: FinishedRun | None = None
-    ) -> Request:
-        """Check the arguments of a function by name, and refuse its ``others``, which it does not have."""
-        _refuse_unknown(arguments["others"], function)
-        options: dict[str, Any] = {name: field.default for name, field in cls.__dataclass_fields__.items()}
-        options |= {"chains": None, "adjusted": None}
-        options |= {name: value for name, value in arguments.items() if name in options}
-        options |= _of_backend(options["backend"])
-        options["step"] = _one_step(options["step"], options["draws"])
-        options["seed"] = seed_of(options["random_seed"])
-        if finished_run is not None:
-            options |= {name: finished_run.identity[name] for name in _INHERITED}
-            options |= {"step": finished_run.step(), "finished_run": finished_run}
-        if options["chains"] is None:
-            options["chains"] = _CHAINS
-        if options["adjusted"] is None:
-            # A step is given for its own draws.
-            options["adjusted"] = options["step"] is None
-        if not isinstance(options["adjusted"], bool | np.bool_):
-            raise ValueError(f"adjusted={options['adjusted']!r}: must be True or False")
-        for name, least in (("draws", 1), ("chains", 1), ("tune", 0)):
-            if options[name] != AUTO or name != "draws":
-                check_count(name, options[name], least, ", or 'auto'" * (name == "draws"))
-                options[name] = int(options[name])
-        if options["start"] is not None:
-            options["start"] = _former_run(options)
-        if options["cores"] is not None:
-            check_count("cores", options["cores"], 1)
-        if finished_run is not None and options["draws"] != AUTO:
-            options["draws"] += finished_run.run.done
-        if options["resume"] and options["store"] is None:
+    def __post_init__(self) -> None:
+        """Check each field."""
+        if self.draws != AUTO:
+            check_count("draws", self.draws, 1, ", or 'auto'")
+            object.__setattr__(self, "draws", int(self.draws))
+        for name, least in (("chains", 1), ("tune", 0)):
+            check_count(name, getattr(self, name), least)
+            object.__setattr__(self, name, int(getattr(self, name)))
+        if self.cores is not None:
+            check_count("cores", self.cores, 1)
+        if not isinstance(self.adjusted, bool | np.bool_):
+            raise ValueError(f"adjusted={self.adjusted!r}: must be True or False")
+        if self.start is not None:
+            self._check_start()
+        if self.resume and self.store is None:
             raise ValueError("resume=True needs store=, the path of the run to continue")
-        if options["store"] is not None:
-            Folder(options["store"])  # raises for a path that cannot be one
-        return cls(**options)
+        if self.store is not None:
+            Folder(self.store)  # raises for a path that cannot be one
+        if self.seed is None:
+            object.__setattr__(self, "seed", seed_of(self.random_seed))
+
+    @classmethod
+    def of_further_draws(cls, finished: FinishedRun, draws: int | str, **options: Any) -> Request:
+        """Return the request to go on with a finished run, with all that it was asked for but these ``options``."""
+        if draws != AUTO:
+            check_count("draws", draws, 1, ", or 'auto'")
+            draws = finished.run.done + int(draws)
+        inherited = {name: finished.identity[name] for name in _INHERITED}
+        return cls(draws=draws, step=finished.step(), finished_run=finished, **inherited, **options)
+
+    def _check_start(self) -> None:
+        """Raise ``ValueError`` for what does not go with a run to start from."""
+        if self.initvals is not None:
+            raise ValueError("initvals= does not go with start=, whose draws are the starts; leave one of the two out")
+        if self.tune < _SHORTEST_TRIAL:
+            raise ValueError(
+                f"tune={self.tune} with start=: its setting is checked, and found anew if it does not fit; give tune "
+                f"of at least {_SHORTEST_TRIAL}, or leave start out"
+            )
 
     @property
     def superchains(self) -> int | None:
@@ -211,7 +212,7 @@ class Request:
         return seed if isinstance(self.random_seed, int | np.integer) else processes.first(seed)
 
 
-def _refuse_unknown(arguments: Mapping[str, Any], function: Callable[..., Any]) -> None:
+def refuse_unknown(arguments: Mapping[str, Any], function: Callable[..., Any]) -> None:
     """Raise ``TypeError`` for an argument that a function does not have, with what to use instead."""
     called = f"pmm.{function.__name__}"
     for name, value in arguments.items():
@@ -238,7 +239,7 @@ def _arguments_of(method: type[LangevinStep]) -> set[str]:
     return set(inspect.signature(method.__init__).parameters) - {"self", "model", "rng"}
 
 
-def _one_step(step: Any, draws: Any) -> Any:
+def one_step(step: Any, draws: Any) -> LangevinStep | None:
     """Return the step, of a list of one too; raise ``ValueError`` for a class, several steps, or one as ``draws``."""
     name = type(draws).__name__
     if isinstance(draws, LangevinStep):
@@ -259,6 +260,14 @@ def _one_step(step: Any, draws: Any) -> Any:
             f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(); pm.sample takes PyMC's own"
         )
     return step
+
+
+def backend_of(backend: str | Jax) -> tuple[str, Jax]:
+    """Return the name of a backend, and JAX's device and precision."""
+    if isinstance(backend, Jax):
+        return "jax", backend
+    choice(*_BACKENDS)("backend", backend)
+    return backend, Jax()
 
 
 def seed_of(random_seed: Any) -> int | None:
@@ -295,25 +304,3 @@ def stored_run(path: str | os.PathLike[str]) -> dict[str, Any]:
         return stored_identity(path)
     except NothingStored:
         return {}
-
-
-def _former_run(options: Mapping[str, Any]) -> FinishedRun:
-    """Return the run to start from; raise ``ValueError`` for what does not go with it."""
-    if isinstance(options["start"], dict | list):
-        raise ValueError(f"start={options['start']!r}: must be a finished run; values to start at are initvals=")
-    if options["initvals"] is not None:
-        raise ValueError("initvals= does not go with start=, whose draws are the starts; leave one of the two out")
-    if options["tune"] < _SHORTEST_TRIAL:
-        raise ValueError(
-            f"tune={options['tune']} with start=: its setting is checked, and found anew if it does not fit; give tune "
-            f"of at least {_SHORTEST_TRIAL}, or leave start out"
-        )
-    return FinishedRun.of_start(options["start"])
-
-
-def _of_backend(backend: str | Jax) -> dict[str, Any]:
-    """Return the name of a backend with its options."""
-    if isinstance(backend, Jax):
-        return {"backend": "jax", **vars(backend)}
-    choice(*_BACKENDS)("backend", backend)
-    return {}

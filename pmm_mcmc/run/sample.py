@@ -21,7 +21,7 @@ from pmm_mcmc.run.finished_run import FinishedRun
 from pmm_mcmc.run.phases import Run, Sampling
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.recorders import recorder_of
-from pmm_mcmc.run.request import Request
+from pmm_mcmc.run.request import CHAINS, Request, backend_of, one_step, refuse_unknown
 from pmm_mcmc.run.signals import StopRequest, stop_on_signals
 from pmm_mcmc.run.starts import density_at, starts
 from pmm_mcmc.run.stopping import DRAWS, VerdictRule, stopping_rule
@@ -177,7 +177,31 @@ def sample(
     >>> dt["posterior"]["x"].shape
     (8, 50, 3)
     """
-    request = Request.checked(sample, locals())
+    refuse_unknown(others, sample)
+    name, jax = backend_of(backend)
+    method = one_step(step, draws)
+    request = Request(
+        draws=draws,
+        step=method,
+        tune=tune,
+        chains=CHAINS if chains is None else chains,
+        model=model,
+        random_seed=random_seed,
+        initvals=initvals,
+        start=None if start is None else FinishedRun.of_start(start),
+        var_names=var_names,
+        cores=cores,
+        backend=name,
+        device=jax.device,
+        precision=jax.precision,
+        store=store,
+        resume=resume,
+        discard_tuned_samples=discard_tuned_samples,
+        adjusted=method is None if adjusted is None else adjusted,  # a step is given for its own draws
+        callback=callback,
+        progressbar=progressbar,
+        compute_convergence_checks=compute_convergence_checks,
+    )
     if not isinstance(blocking, bool):
         raise ValueError(f"blocking={blocking!r}: must be True or False")
     if blocking:
@@ -234,7 +258,16 @@ def extend(
     >>> pmm.extend(dt, 30, model=model, progressbar=False)["posterior"].sizes["draw"]
     50
     """
-    request = Request.checked(extend, locals(), FinishedRun.in_memory(dt))
+    refuse_unknown(others, extend)
+    request = Request.of_further_draws(
+        FinishedRun.in_memory(dt),
+        draws,
+        model=model,
+        cores=cores,
+        callback=callback,
+        progressbar=progressbar,
+        compute_convergence_checks=compute_convergence_checks,
+    )
     return _run(request, StopRequest())
 
 

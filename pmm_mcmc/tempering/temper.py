@@ -23,7 +23,7 @@ from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.findings import findings_of
 from pmm_mcmc.run.plan import SamplingPlan
-from pmm_mcmc.run.request import Request, fresh_seed, stored_run
+from pmm_mcmc.run.request import Request, backend_of, fresh_seed, one_step, refuse_unknown, stored_run
 from pmm_mcmc.run.signals import StopRequest, stop_on_signals
 from pmm_mcmc.run.stopping import DRAWS
 from pmm_mcmc.steps.poisson import PoissonULMC
@@ -108,7 +108,29 @@ def temper(
     >>> "log_evidence" in dt["ladder"]
     True
     """
-    request = Request.checked(temper, locals() | {"adjusted": True})
+    refuse_unknown(others, temper)
+    name, jax = backend_of(backend)
+    request = Request(
+        draws=draws,
+        step=one_step(step, draws),
+        tune=tune,
+        chains=chains,
+        ladder=ladder,
+        reference=reference,
+        model=model,
+        random_seed=random_seed,
+        initvals=initvals,
+        var_names=var_names,
+        cores=cores,
+        backend=name,
+        device=jax.device,
+        precision=jax.precision,
+        store=store,
+        resume=resume,
+        callback=callback,
+        progressbar=progressbar,
+        compute_convergence_checks=compute_convergence_checks,
+    )
     return _tempered(request)
 
 
