@@ -26,6 +26,7 @@ from pmm_mcmc.run.finished_run import FinishedRun
 from pmm_mcmc.run.judging import verdict
 from pmm_mcmc.run.phases import Run, Sampling
 from pmm_mcmc.run.plan import SamplingPlan
+from pmm_mcmc.run.positions import unconstraining_of
 from pmm_mcmc.run.progress import DRAWINGS, clock, console, write
 from pmm_mcmc.run.request import Request, fresh_seed, one_step
 from pmm_mcmc.run.sample import sample
@@ -48,5 +49,6 @@ __all__ = [
     "check_discrete", "check_free", "checked", "clock", "console", "convergence", "coords_and_dims", "decode",
     "degrees_of_freedom", "density_at", "devices", "differences", "encode", "flat_names", "fresh_seed", "judge",
     "model_cache", "model_of", "model_starts", "one_step", "python_function", "python_mode", "read", "sample",
-    "spread_starts", "standard_error", "starts", "stop_on_signals", "summary", "verdict", "with_numbers", "write",
+    "spread_starts", "standard_error", "starts", "stop_on_signals", "summary", "unconstraining_of", "verdict",
+    "with_numbers", "write",
 ]  # fmt: skip
