@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Chunk, TunedParameters, evaluated_at
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import Chunk, Ensemble, TunedParameters, evaluated_at
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.bad_terms import CHECKS
 from pmm_mcmc.model.pytensor_density import PyTensorDensity

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Chunk, Engine, TunedParameters, chains_of
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import Chunk, Engine, Ensemble, TunedParameters, chains_of
 from pmm_mcmc.model.initial_points import spread_starts
 from pmm_mcmc.warmup.beside_others import Refinement
 from pmm_mcmc.warmup.block import Block
