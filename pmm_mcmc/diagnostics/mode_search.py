@@ -86,6 +86,9 @@ class _ModeSearch:
                 break
             self._ascents += len(group)
             reached += distinct(space.maxima(group, self._left), reached)
+        if not reached:  # of many coordinates, or a density without a bound, one may be all that ends
+            self._ascents += 1
+            reached = space.maxima(starts[:1], SEARCH.gradients)
         if not reached:
             return self._outcome(np.nan, "no ascent ended within its gradients"), nothing
         regions, doubt = self._unvisited(reached)
@@ -170,7 +173,8 @@ class _ModeSearch:
     def _weighed(self, maximum: Maximum, reached: list[Maximum]) -> Weighed:
         """Return the region of a maximum, as one of those ``reached``, with its mass.
 
-        In many coordinates it is the half space beside the nearest one to the draws, with Laplace's mass over its.
+        In many coordinates it is the half space beside the nearest one to the draws, with Laplace's mass over its, if
+        the density dips between them: an ascent ends anywhere on a flat top.
         """
         space = self._space
         if space.d <= SEARCH.exact_hessian:
@@ -182,7 +186,8 @@ class _ModeSearch:
             return np.asarray((y - nearest.y) @ way > 0.5 * float(way @ way))
 
         log_ratio = -np.inf
-        if nearest is not maximum:
+        between = space.lp(nearest.y + np.linspace(0.1, 0.9, 9)[:, None] * way)
+        if between.min() < min(maximum.lp, nearest.lp):
             masses = [each.lp - log_determinant(each, space.density) for each in (maximum, nearest)]
             log_ratio = masses[0] - masses[1] if np.isfinite(masses).all() else -np.inf
         return Weighed(log_ratio + self._log_chains, np.inf, float(contains(space.draws).mean()), contains)

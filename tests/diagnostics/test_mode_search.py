@@ -185,6 +185,38 @@ def test_modes_that_draws_are_in_are_not_other_ones(apart, seed):
     assert found(gaussians((0.5, np.zeros(2), 1.0), (0.5, np.full(2, apart), 1.0)), x, seed).mass == 0.0
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_flat_top_of_many_coordinates_is_one_mode(seed):
+    """Ascents end anywhere on it, where the volumes by curvature differ by hundreds of nats."""
+    d = SEARCH.exact_hessian + 50
+    rng = np.random.default_rng(seed)
+    radius = (4.0 * d * rng.gamma(0.25 * d, size=(2000, 1))) ** 0.25
+    x = normals(seed, d)
+    x *= radius / np.linalg.norm(x, axis=1, keepdims=True)
+
+    def density(at):
+        square = (at**2).sum(axis=1)
+        return -(square**2) / (4.0 * d), -at * square[:, None] / d
+
+    modes = found(density, x, seed)
+    assert modes.mass == 0.0 and not modes.undecided
+
+
+def test_one_ascent_goes_on_where_none_has_ended():
+    d = 100
+    curvature = np.geomspace(1.0, 1e6, d)
+    x = normals(1, d) / np.sqrt(curvature)
+    turn = np.linalg.qr(normals(2, d, d))[0]
+
+    def density(at):
+        y = at @ turn
+        return -0.5 * (curvature * y**2).sum(axis=1), -(curvature * y) @ turn.T
+
+    few = x[:300] @ turn.T  # too few for a covariance
+    modes = found(density, few, 1, limit=450)
+    assert modes.mass == 0.0 and not modes.undecided and modes.ascents == SEARCH.ascents_together + 1
+
+
 def test_modes_without_mass_are_not_mentioned():
     far = np.full(2, 10.0)
     for share, said in ((0.005, True), (0.0003, False)):
