@@ -93,12 +93,10 @@ def corrected_crossing(run: Run, known: Any, end: int = 2000) -> float:
     n = 5
     while n <= min(draws, end):
         x, g = run.draws[:, :n], run.log_density_gradients[:, :n]
-        mean = x.mean(axis=(0, 1))
         folds = Folds(x, g)
-        first = corrected(x, folds, np.arange(d))
-        second = corrected((x - mean) ** 2, folds, np.arange(d), x)
+        first, variance = corrected(x, folds, np.arange(d))
         # E[x^2] = E[(x - m)^2] + 2 m E[x] - m^2
-        value = second.by_chain + 2.0 * mean * first.by_chain - mean**2
+        value = variance.by_chain + first.value * (2.0 * first.by_chain - first.value)
         errors = ((value - known.second) ** 2 / known.variance_of_square).max(axis=1)
         if np.median(errors) < LIMIT:
             return float(np.median(run.gradients_per_draw[:, :n].sum(axis=1)))

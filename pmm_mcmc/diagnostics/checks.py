@@ -10,7 +10,6 @@ import pandas as pd
 from scipy.special import gammaincinv, ndtri
 
 from pmm_mcmc.diagnostics.convergence import nested, superchains_of
-from pmm_mcmc.diagnostics.identity import fails
 from pmm_mcmc.diagnostics.parameters import coordinate_of
 from pmm_mcmc.diagnostics.reading import harmless, two_errors
 from pmm_mcmc.diagnostics.statement import MORE, Reason, reason_of_largest
@@ -29,16 +28,12 @@ __all__ = [
 
 # r_hat from which separate modes are named before more draws: at 1.73 these would have been 80 times as many.
 _APART = 1.5
-# E[x dF/dx] below which chains wander in a coordinate: it is 1 under a posterior, 0 where nothing holds them.
-_WANDERS = 0.5
-_MOST_NAMED = 20
-# Decades that no posterior of a variable with a flat prior spans: of a half Cauchy the middle nine tenths span 2.2.
-_DECADES = 6
 # What helps against a wall.
 _WALL = (
     "let a prior end there, of which a transformation then takes care (pm.Uniform, pm.Truncated, an ordered transform; "
     "a bound that other variables make as their product with a fraction in (0, 1)); no step size helps"
 )
+
 
 # -- checks of every run -----------------------------------------------------------------------------------------------
 
@@ -155,6 +150,10 @@ def divergences(run: Run) -> Reason | None:
         remedy = f"raise target_accept of NUTS; {_shorter(run)}"
     elif run.of_package and not by_nuts:
         where = _place(run, flags > 0) if flags.ndim > 1 else ""
+        if run.findings.get("check"):
+            check, remedy = run.findings["check"]
+            text = f"{count} of {run.chains * run.draws} draws followed a divergence: {check} near draws"
+            return Reason("divergences", text, remedy, None, float(count), float(limit))
         if run.wall and run.adjusted:  # the Metropolis test is exact there, whatever the step
             meeting = (
                 "followed a meeting with a wall, where the density ends or falls at once: draws are right, but slow"
@@ -231,28 +230,14 @@ def standstill(run: Run) -> Reason | None:
 
 
 def improper(run: Run) -> Reason | None:
-    """Return a reason if chains wander in a variable with a flat prior, as they do where the posterior is improper."""
-    flat = run.findings.get("flat", [])
-    if not flat or run.gradient is None:
+    """Return a reason if the density has no end where a prior is flat."""
+    label = run.findings.get("endless")
+    if not label:
         return None
-    value = 1.0 + run.identity.excess
-    wanders = np.flatnonzero(fails(run.identity, run.identity_degrees) & (value < _WANDERS))
-    wanders = wanders[np.argsort(value[wanders])][:_MOST_NAMED]
-    labels = [run.closest_parameter(run.sampled_position, int(coordinate)) for coordinate in wanders]
-    labels += [label for label in run.table.index if label.partition("[")[0] in flat and _spans_decades(run, label)]
-    for label in labels:
-        name = label.partition("[")[0]
-        if name in flat:
-            text = f"the posterior may be improper: the prior of {name} is flat, and chains wander in {label}"
-            remedy = f"give {name} a proper prior, such as a normal one of a width that is surely enough"
-            return Reason("improper", text, remedy, label)
-    return None
-
-
-def _spans_decades(run: Run, label: str) -> bool:
-    """Return whether the middle nine tenths of the sizes of a parameter's draws span more decades than a law would."""
-    low, high = np.quantile(np.abs(run.parameters.draws_of(label)), [0.05, 0.95])
-    return bool(high > 10.0**_DECADES * low)
+    name = label.partition("[")[0]
+    text = f"the posterior is improper: the prior of {name} is flat, and the density has no end in {label}"
+    remedy = f"give {name} a proper prior, such as a normal one of a width that is surely enough"
+    return Reason("improper", text, remedy, label)
 
 
 # -- checks of every run of this package -------------------------------------------------------------------------------

@@ -89,45 +89,49 @@ def uncorrected(values: np.ndarray) -> Corrected:
 
 
 def corrected(
-    values: np.ndarray,
-    folds: Folds,
-    coordinate: np.ndarray,
-    follow: np.ndarray | None = None,
-    *,
-    unbiased: bool = False,
-) -> Corrected:
-    """Estimate the posterior expectations of functions with ``values`` ``(chain, draw, p)`` at the draws of ``folds``.
+    values: np.ndarray, folds: Folds, coordinate: np.ndarray, *, unbiased: bool = False
+) -> tuple[Corrected, Corrected]:
+    """Estimate means and variances of functions with ``values`` ``(chain, draw, p)`` at the draws of ``folds``.
 
     ``coordinate`` ``(p,)`` is the coordinate that a function equals, or -1: its direction need not be estimated.  The
-    directions are those of ``follow`` ``(chain, draw, p)``, by default of the functions: a squared deviation, which
-    varies with no direction linearly, uses that of the deviation.  To errors of draws that are not ``unbiased`` is
-    added what a correction leaves of the bias.
+    squared deviation from the corrected mean, which varies with no direction linearly, has the terms of the deviation.
+    To errors of draws that are not ``unbiased`` is added what a correction leaves of the bias.
 
     On the unconstrained scale there are no boundary terms.  Draws with wrong weights of separate modes fulfil the
     identity.
     """
     p = values.shape[2]
     f, origin = folds.about_first(values)
-    followed = f if follow is None else folds.about_first(follow)[0]
-    pieces = np.empty((len(_ORDERS), folds.chains * folds.pieces_per_chain, p))
+    centre = f.mean(axis=0)
+    functions = (f - centre, (f - centre) ** 2)
+    pieces = np.empty((2, len(_ORDERS), folds.chains * folds.pieces_per_chain, p))
     for fold, numbers in folds.members:
         n = fold.fitted
         rows = fold.rows
         h, inverse, virial = fold.virial()
         shape = (len(numbers), (len(rows) - n) // len(numbers))  # pieces and draws of each
         virial_means = virial.reshape(*shape, virial.shape[1]).mean(axis=1)
-        u, s1 = fold.along(fold.directions(followed[rows[:n]], coordinate))
+        u, s1 = fold.along(fold.directions(functions[0][rows[:n]], coordinate))
         for block in np.array_split(np.arange(p), -(-p * len(rows) // _BLOCK)):
             terms = np.stack(own_terms(u[:, block], s1[:, block]))
             term_means = terms[:, n:].reshape(3, *shape, len(block)).mean(axis=2)
-            means = f[rows[n:, None], block].reshape(*shape, len(block)).mean(axis=1)
-            coefficients = _fit(terms[:, :n], f[rows[:n, None], block], h, inverse)
-            for corrected_pieces, (slopes, virial_slopes) in zip(pieces, coefficients, strict=True):
-                explained = np.einsum("iwp,ip->wp", term_means[: len(slopes)], slopes)
-                explained += virial_means[:, : len(virial_slopes)] @ virial_slopes
-                corrected_pieces[np.ix_(numbers, block)] = means - explained
-    plain = f.reshape(pieces.shape[1], -1, p).mean(axis=1)
-    return _estimates(pieces, plain, f.std(axis=0), origin, folds, unbiased)
+            fit = _Fit(terms[:, :n], h, inverse)
+            for function, of_function in zip(functions, pieces, strict=True):
+                means = function[rows[n:, None], block].reshape(*shape, len(block)).mean(axis=1)
+                coefficients = fit.of(function[rows[:n, None], block])
+                for corrected_pieces, (slopes, virial_slopes) in zip(of_function, coefficients, strict=True):
+                    explained = np.einsum("iwp,ip->wp", term_means[: len(slopes)], slopes)
+                    explained += virial_means[:, : len(virial_slopes)] @ virial_slopes
+                    corrected_pieces[np.ix_(numbers, block)] = means - explained
+    plain, plain_squares = (each.reshape(pieces.shape[2], -1, p).mean(axis=1) for each in functions)
+    deviation, squares = pieces
+    mean = _estimates(deviation, plain, functions[0].std(axis=0), origin + centre, folds, unbiased)
+    # Estimates are linear in functions: those of squares about the corrected mean follow from those about the centre.
+    shift = np.nan_to_num(mean.value - (origin + centre))
+    squares = squares - shift * (2.0 * deviation - shift)
+    plain_squares = plain_squares - shift * (2.0 * plain - shift)
+    spread = ((functions[0] - shift) ** 2).std(axis=0)
+    return mean, _estimates(squares, plain_squares, spread, 0.0 * origin, folds, unbiased)
 
 
 def own_terms(u: np.ndarray, s1: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -135,31 +139,39 @@ def own_terms(u: np.ndarray, s1: np.ndarray) -> tuple[np.ndarray, np.ndarray, np
     return s1, u * s1 - 1.0, u * u * s1 - 2.0 * u
 
 
-def _fit(
-    terms: np.ndarray, values: np.ndarray, h: np.ndarray, inverse: np.ndarray
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return for each set of terms the coefficients of the own ``(order, p)`` and of the virial terms ``(m, p)``.
+class _Fit:
+    """Regressions on the own terms ``(3, n, p)`` of functions that vary along the same directions.
 
-    ``terms`` ``(3, n, p)`` are the own terms of functions with ``values`` ``(n, p)``; ``h`` ``(n, m)`` are the virial
-    terms about their means, and ``inverse`` is that of their normal matrix, with a ridge.
+    ``h`` ``(n, m)`` are the virial terms about their means, and ``inverse`` is that of their normal matrix, with a
+    ridge.
     """
-    p = values.shape[1]
-    t = terms - terms.mean(axis=1, keepdims=True)
-    f = values - values.mean(axis=0)
-    gram = np.empty((p, 3, 3))
-    right = np.empty((p, 3))
-    for i in range(3):
-        right[:, i] = np.einsum("np,np->p", t[i], f)
-        for j in range(i + 1):
-            gram[:, i, j] = gram[:, j, i] = np.einsum("np,np->p", t[i], t[j])
-    by_direction = [(_slopes(gram[:, :order, :order], right[:, :order]), np.zeros((0, p))) for order in _ORDERS[:-1]]
-    # Normal equations of both sets of terms, from which the virial ones are eliminated first.
-    with_terms = np.stack([h.T @ term for term in t])
-    by_terms = inverse @ with_terms
-    by_values = inverse @ (h.T @ f)
-    gram = gram - np.einsum("imp,jmp->pij", with_terms, by_terms)
-    slopes = _slopes(gram, right - np.einsum("imp,mp->pi", with_terms, by_values))
-    return [*by_direction, (slopes, by_values - np.einsum("imp,ip->mp", by_terms, slopes))]
+
+    def __init__(self, terms: np.ndarray, h: np.ndarray, inverse: np.ndarray):
+        self._terms = terms - terms.mean(axis=1, keepdims=True)
+        self._h = h
+        self._inverse = inverse
+        gram = np.empty((terms.shape[2], 3, 3))
+        for i in range(3):
+            for j in range(i + 1):
+                gram[:, i, j] = gram[:, j, i] = np.einsum("np,np->p", self._terms[i], self._terms[j])
+        self._gram = gram
+        # Normal equations of both sets of terms, from which the virial ones are eliminated first.
+        self._with_terms = np.stack([h.T @ term for term in self._terms])
+        self._by_terms = inverse @ self._with_terms
+
+    def of(self, values: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return for each set of terms the coefficients of the own ``(order, p)`` and of the virial terms ``(m, p)``.
+
+        ``values`` ``(n, p)`` are those of the functions.
+        """
+        f = values - values.mean(axis=0)
+        right = np.stack([np.einsum("np,np->p", term, f) for term in self._terms], axis=1)
+        none = np.zeros((0, values.shape[1]))
+        by_direction = [(_slopes(self._gram[:, :order, :order], right[:, :order]), none) for order in _ORDERS[:-1]]
+        by_values = self._inverse @ (self._h.T @ f)
+        gram = self._gram - np.einsum("imp,jmp->pij", self._with_terms, self._by_terms)
+        slopes = _slopes(gram, right - np.einsum("imp,mp->pi", self._with_terms, by_values))
+        return [*by_direction, (slopes, by_values - np.einsum("imp,ip->mp", self._by_terms, slopes))]
 
 
 def _slopes(gram: np.ndarray, right: np.ndarray) -> np.ndarray:

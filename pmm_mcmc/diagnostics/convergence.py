@@ -6,19 +6,20 @@ together, to the same numbers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import xarray as xr
-from arviz_stats.base import array_stats
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import ndtri
 
 from pmm_mcmc.diagnostics.parameters import Parameters
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 
-__all__ = ["Convergence", "convergence", "nested", "superchains_of"]
+__all__ = ["Convergence", "convergence", "mcse_of_means", "nested", "superchains_of"]
 
 # Numbers in a block of parameters: a megabyte.
 _BLOCK = 2**17
@@ -34,27 +35,41 @@ class Convergence(NamedTuple):
 
 def convergence(values: np.ndarray) -> Convergence:
     """Return ArviZ's statistics of draws ``(chain, draw, p)``; NaN for parameters that are not finite."""
+    return Convergence(*_by_block(values, _of_block, 3))
+
+
+def mcse_of_means(values: np.ndarray) -> np.ndarray:
+    """Return ArviZ's ``mcse`` of the means of draws ``(chain, draw, p)``; NaN for parameters that are not finite."""
+    return _by_block(values, _mcse, 1)[0]
+
+
+def _by_block(values: np.ndarray, statistics: Callable[[np.ndarray], np.ndarray], count: int) -> np.ndarray:
+    """Return ``count`` statistics of each parameter, of blocks of finite ``(p, chain, draw)``."""
     chains, draws, p = values.shape
-    statistics = np.full((3, p), np.nan)
+    table = np.full((count, p), np.nan)
     if draws >= THRESHOLDS.fewest_of_chain:
         each = max(1, _BLOCK // (chains * draws))
         for start in range(0, p, each):
             block = np.ascontiguousarray(np.moveaxis(values[..., start : start + each], 2, 0), dtype=float)
             sound = np.isfinite(block).all(axis=(1, 2))
             if sound.any():
-                statistics[:, np.flatnonzero(sound) + start] = _of_block(block[sound])
-    return Convergence(*statistics)
+                table[:, np.flatnonzero(sound) + start] = statistics(block[sound])
+    return table
 
 
 def _of_block(block: np.ndarray) -> np.ndarray:
     """Return the three statistics of finite ``(p, chain, draw)``."""
     p, chains, _ = block.shape
-    halves = _split(block)
-    scores, folded = _normal_scores(halves)
+    scores, folded = _normal_scores(_split(block))
     with np.errstate(all="ignore"):  # constants have no r_hat
         r_hat = np.fmax(_r_hat(scores), _r_hat(folded)) if chains > 1 else np.full(p, np.nan)
-        mcse = block.reshape(p, -1).std(axis=1, ddof=1) / np.sqrt(_ess(halves))
-        return np.stack([r_hat, _ess(scores), mcse])
+        return np.stack([r_hat, _ess(scores), _mcse(block)])
+
+
+def _mcse(block: np.ndarray) -> np.ndarray:
+    """Return standard errors of the means of ``(p, chain, draw)``."""
+    with np.errstate(all="ignore"):
+        return block.reshape(len(block), -1).std(axis=1, ddof=1) / np.sqrt(_ess(_split(block)))
 
 
 def _split(x: np.ndarray) -> np.ndarray:
@@ -75,15 +90,21 @@ def _scores(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     n = flat.shape[1]
     order = np.argsort(flat, axis=1)
     ordered = np.take_along_axis(flat, order, axis=1)
+    numbers = np.arange(n)
+    ends = np.ones((len(flat), n + 1), bool)  # whether a value differs from the one before
+    np.not_equal(ordered[:, 1:], ordered[:, :-1], out=ends[:, 1:-1])
+    # Ties, as of proposals that were rejected, share the mean of their ranks.
+    lowest = np.maximum.accumulate(np.where(ends[:, :-1], numbers, 0), axis=1)
+    highest = np.minimum.accumulate(np.where(ends[:, :0:-1], numbers[::-1], n), axis=1)[:, ::-1]
     scores = np.empty_like(flat)
-    np.put_along_axis(scores, order, np.broadcast_to(_blom(np.arange(1, n + 1), n), flat.shape), axis=1)
-    for i in np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)):  # ties share the mean of their ranks
-        scores[i] = _blom(pd.Series(flat[i]).rank().to_numpy(), n)
+    np.put_along_axis(scores, order, _blom(n)[lowest + highest], axis=1)
     return scores.reshape(x.shape), 0.5 * (ordered[:, (n - 1) // 2] + ordered[:, n // 2])
 
 
-def _blom(ranks: np.ndarray, n: int) -> np.ndarray:
-    return ndtri((ranks - 3.0 / 8.0) / (n + 1.0 / 4.0))
+@lru_cache(maxsize=4)
+def _blom(n: int) -> np.ndarray:
+    """Return the normal scores of the ranks 1, 1.5, ... of ``n`` values."""
+    return ndtri((0.5 * np.arange(2 * n - 1) + 1.0 - 3.0 / 8.0) / (n + 1.0 / 4.0))
 
 
 def _r_hat(x: np.ndarray) -> np.ndarray:
@@ -134,6 +155,8 @@ def nested(parameters: Parameters, superchains: int) -> pd.Series:
     With fewer than 4 draws of each chain, which ArviZ asks for, each is counted several times, without ranks: of one
     draw that is definition 2.2 of Margossian et al. (2024) itself.
     """
+    from arviz_stats.base import array_stats  # a second, which other runs need not wait
+
     values = np.empty(len(parameters))
     for indices, draws in parameters.slabs():
         chains = len(draws)

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import fdtri
 
 from pmm_mcmc.coordinates.scale import MOST_DENSE, affine_scale
-from pmm_mcmc.diagnostics.convergence import convergence
+from pmm_mcmc.diagnostics.convergence import mcse_of_means
 from pmm_mcmc.diagnostics.statement import Reason, format_with_limit
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.standard_errors import largest_t
@@ -75,7 +75,7 @@ def _reason(run: Run, coordinate: int, excess: float, text: str, digits: int, na
 
 def identity_of(position: np.ndarray, gradient: np.ndarray) -> Identity:
     """Return Stein's identity of each coordinate of draws ``(chain, draw, d)``."""
-    return stein_identity(position, gradient, THRESHOLDS.identity_pieces, lambda w: convergence(w).mcse)
+    return stein_identity(position, gradient, THRESHOLDS.identity_pieces, mcse_of_means)
 
 
 def whitened_identity(position: np.ndarray, gradient: np.ndarray) -> Identity | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from pmm_mcmc.diagnostics.tails import tail_index
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.gaussian_law import variance_error
-from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, poisson_limit
+from pmm_mcmc.warmup.standard_errors import between_pieces, count_pieces, degrees_of_freedom, poisson_limit
 from pmm_mcmc.warmup.stein_identity import Identity
 
 __all__ = ["BIASES", "FINDINGS", "Run", "harmless", "read", "table_of", "two_errors"]
@@ -36,8 +35,6 @@ BIASES = (
 _WHOLE = ("whole_bias_of_sd", "whole_bias_of_sd_se")
 # Relative differences up to which values are one constant: a diagonal of correlations is 1 to rounding.
 _ROUNDING = 32.0 * float(np.finfo(float).eps)
-# The table of the last result that was read: a summary follows most verdicts.
-_LAST: dict[bytes, pd.DataFrame] = {}
 
 
 @dataclass
@@ -65,11 +62,11 @@ class Run:
 
     @cached_property
     def steps(self) -> list[dict[str, Any]]:
-        """The steps of this package that made the draws in PyMC's loop, each as its statistic ``sampler`` has it."""
+        """The steps of this package that made the draws in PyMC's loop, as ``sampler`` of the first draw has them."""
         if "sampler" not in self.stats:
             return []
         texts = np.atleast_1d(np.asarray(self.stats["sampler"].values)[0, 0])
-        return [json.loads(text) for text in texts]
+        return [json.loads(text) for text in texts if text]
 
     @property
     def made_by(self) -> dict[str, Any]:
@@ -100,7 +97,8 @@ class Run:
             return bool(self.posterior.attrs["adjusted"])
         if self.steps:
             return all(step["adjusted"] for step in self.steps)
-        return self.ladder is not None or (self.of_package and "acceptance_rate" in self.stats)
+        accepts = "acceptance_rate" in self.stats and "unstable" not in self.stats
+        return self.ladder is not None or (self.of_package and accepts)
 
     @property
     def unadjusted(self) -> bool:
@@ -130,23 +128,7 @@ class Run:
     @cached_property
     def table(self) -> pd.DataFrame:
         """Estimates of the parameters that a verdict judges."""
-        key = self._digest()
-        if key not in _LAST:
-            table = table_of(self, _selected(self))
-            _LAST.clear()
-            _LAST[key] = table
-        return _LAST[key]
-
-    def _digest(self) -> bytes:
-        """Return a digest of draws, statistics and attributes."""
-        digest = hashlib.blake2b(repr((self.posterior.attrs, self.ladder is None)).encode())
-        for group in (self.posterior, self.stats):
-            for name, variable in getattr(group, "variables", {}).items():
-                digest.update(f"{name} {variable.dims} {variable.shape} {variable.dtype}".encode())
-                for row in variable if variable.ndim > 1 else [variable]:  # one by one: they may be on disk, and large
-                    values = row.values
-                    digest.update(repr(values.tolist()).encode() if values.dtype.hasobject else values.tobytes())
-        return digest.digest()
+        return table_of(self, _selected(self))
 
     @cached_property
     def identity(self) -> Identity:
@@ -311,9 +293,7 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
     constant = np.ptp(values, axis=(0, 1)) <= _ROUNDING * np.abs(values[0, 0])
     values = np.where(constant, values[:1, :1], values) if constant.any() else values
     if run.correctable:
-        mean = corrected(values, run.folds, coordinate, unbiased=run.adjusted)
-        # Control variates of a variance are those of the deviation, along whose direction its square varies too.
-        variance = corrected((values - mean.value) ** 2, run.folds, coordinate, values, unbiased=run.adjusted)
+        mean, variance = corrected(values, run.folds, coordinate, unbiased=run.adjusted)
     else:
         mean = uncorrected(values)
         variance = uncorrected((values - mean.value) ** 2)
@@ -354,21 +334,42 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
 def _selected(run: Run) -> np.ndarray:
     """Return the numbers of the parameters that a verdict judges: all or, of very many, the most suspect.
 
-    The first ones, which are the free variables, are always judged.  Of the others, deterministics, those are judged
-    whose mean, or variance, has the largest standard errors between batches.
+    The first ones, which are the free variables, are always judged.  Of the others those are judged whose mean, or
+    variance, has the largest standard errors between batches; of unadjusted draws, a bias of which these do not show,
+    all coordinates.
     """
     p = len(run.parameters)
-    always = THRESHOLDS.always_without_gradients
-    if run.position is not None:
-        always = max(THRESHOLDS.always_judged, 2 * run.position.shape[2])
+    free = sum(run.posterior[name].size for name in run.findings.get("free", []) if name in run.posterior)
+    always = min(free // (run.chains * run.draws) or p, THRESHOLDS.always_judged)
+    if run.unadjusted and run.position is not None:
+        always = max(always, 2 * run.position.shape[2])
     if p <= always + 2 * THRESHOLDS.worst_judged:
         return np.arange(p)
-    errors = np.zeros((2, p))
+    suspicion = np.zeros((2, p))
     for indices, values in run.parameters.slabs():
-        with np.errstate(all="ignore"):
-            mean = uncorrected(values)
-            variance = uncorrected((values - mean.value) ** 2)
-            errors[:, indices] = mean.se / np.sqrt(variance.value), variance.se / variance.value
-    suspicion = np.nan_to_num(errors, nan=0.0, posinf=0.0)[:, always:]
+        suspicion[:, indices] = _relative_errors(values)
+    finite = np.isfinite(suspicion).all(axis=0)
+    suspicion = np.where(finite, suspicion, 0.0)[:, always:]
     worst = np.argsort(-suspicion, axis=1, kind="stable")[:, : THRESHOLDS.worst_judged] + always
-    return np.union1d(np.arange(always), worst)
+    return np.union1d(np.arange(always), np.r_[worst.ravel(), np.flatnonzero(~finite)[:1]])
+
+
+@np.errstate(all="ignore")  # draws that are not finite, or vast
+def _relative_errors(values: np.ndarray) -> np.ndarray:
+    """Return standard errors ``(2, p)`` between batches: of means in sds, and of variances relative to them."""
+    chains, draws, p = values.shape
+    cut = count_pieces(chains, draws)
+    origin = values[0, 0]
+    means = np.empty((chains * cut, p))
+    squares = np.empty((chains * cut, p))
+    of_batch = draws // cut
+    batches = values[:, draws - cut * of_batch :].reshape(chains * cut, of_batch, p)
+    for i, batch in enumerate(batches):  # one by one: they fit a cache
+        f = batch - origin
+        means[i] = f.mean(axis=0)
+        squares[i] = np.einsum("np,np->p", f, f) / of_batch
+    centre = means.mean(axis=0)
+    squares += centre * (centre - 2.0 * means)
+    variance = squares.mean(axis=0)
+    errors = np.stack([between_pieces(means, chains) / np.sqrt(variance), between_pieces(squares, chains) / variance])
+    return np.where(variance == 0.0, 0.0, errors)

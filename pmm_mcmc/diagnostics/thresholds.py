@@ -82,12 +82,10 @@ class Thresholds:
     # -- which parameters are judged ---------------------------------------------------------------------------------
 
     always_judged: int = 200
-    """Parameters that are always judged, the first ones; or twice the number of coordinates, if that is more.  Bounds
-    time: ``benchmarks/frozen/overhead.txt``."""
-    always_without_gradients: int = 2000
-    """The same where the number of coordinates is not known, and judging costs less.  Bounds time."""
+    """Parameters that are always judged, the first ones; of unadjusted draws twice the number of coordinates, if that
+    is more.  Bounds time: ``benchmarks/frozen/overhead.txt``."""
     worst_judged: int = 50
-    """Deterministics beyond them that are judged, the worst by each of two quick measures.  Bounds time."""
+    """Parameters beyond them that are judged, the worst by each of two quick measures.  Bounds time."""
 
     # -- Stein corrections -------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from pytensor.graph.traversal import ancestors
 from pmm_mcmc.model.checks import missing_data
 from pmm_mcmc.model.interpreted import python_function
 
-__all__ = ["CHECKS", "bad_start_message", "breaks_a_sum", "refuse_what_does_not_fit"]
+__all__ = ["CHECKS", "bad_start_message", "failing_check", "refuse_what_does_not_fit"]
 
 # What a log density raises where a check that is written into it fails.
 CHECKS = (ParameterValueError, AssertionError)
@@ -31,17 +31,17 @@ def bad_start_message(model: pm.Model, point: Mapping[str, np.ndarray], where: s
     return f"the log density or its gradient is not finite {where}. Terms that are not finite: {terms}"
 
 
-def breaks_a_sum(model: pm.Model, point: Mapping[str, np.ndarray]) -> bool:
-    """Return whether a check of a sum fails at a point, as rounding makes it fail almost everywhere else."""
-    for term in model.basic_RVs:
+def failing_check(model: pm.Model, point: Mapping[str, np.ndarray]) -> tuple[str, str] | None:
+    """Return the check of a log density that fails at a point, and what helps; None if none does."""
+    for term in (*model.basic_RVs, *model.potentials):
         try:
             _values(model, [model.logp(vars=[term], sum=False)[0]], point)
         except CHECKS as error:
-            if "sum" in str(error):
-                return True
+            sums, remedy = _of_check(model, term, point, str(error))
+            return f"a check of {term.name} fails ({error}{sums})", remedy
         except Exception:
             continue
-    return False
+    return None
 
 
 def refuse_what_does_not_fit(model: pm.Model, point: Mapping[str, np.ndarray]) -> None:
@@ -97,7 +97,8 @@ def _reason(model: pm.Model, term: Any, point: Mapping[str, np.ndarray]) -> str:
     try:
         (values,) = _values(model, [model.logp(vars=[term], sum=False)[0]], point)
     except CHECKS as error:
-        return f"{term.name}, of which a check fails ({error}); {_of_check(model, term, point, str(error))}"
+        sums, remedy = _of_check(model, term, point, str(error))
+        return f"{term.name}, of which a check fails ({error}{sums}); {remedy}"
     bad = ~np.isfinite(values)
     if not bad.any():
         return ""
@@ -130,16 +131,14 @@ def _overflows(rv: Any) -> bool:
     return any(a + b > 127 or a * b > 127 for i, a in enumerate(constants) for b in constants[i + 1 :])
 
 
-def _of_check(model: pm.Model, term: Any, point: Mapping[str, np.ndarray], message: str) -> str:
-    """Return what helps against a check that fails."""
+def _of_check(model: pm.Model, term: Any, point: Mapping[str, np.ndarray], message: str) -> tuple[str, str]:
+    """Return the sum at which a check fails, and what helps against it."""
     if "sum" in message and term in model.basic_RVs:
         for each in _parameters(model, term, point):
             sums = np.asarray(each, dtype=float).sum(axis=-1) if np.ndim(each) else np.zeros(0)
             off = sums[(np.abs(sums - 1.0) < 0.5) & (sums != 1.0)].ravel()
             if off.size:
                 worst = off[np.argmax(np.abs(off - 1.0))]
-                return (
-                    f"they sum to {worst:.9g} here: let the last one take the rest (1 minus the sum of the others), or "
-                    "divide them by their sum"
-                )
-    return f"keep its parameters in range by a transformation or their priors; else {_OTHERWISE}"
+                remedy = "let the last one take the rest (1 minus the sum of the others), or divide them by their sum"
+                return f"; they sum to {worst:.9g} here", remedy
+    return "", f"keep its parameters in range by a transformation or their priors; else {_OTHERWISE}"

@@ -10,15 +10,17 @@ import numpy as np
 import xarray as xr
 
 from pmm_mcmc.diagnostics import jumps, necks
+from pmm_mcmc.diagnostics.endless import endless
 from pmm_mcmc.diagnostics.noncentred import NONCENTRING, WORDS
 from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.diagnostics.reading import FINDINGS
 from pmm_mcmc.engines.contract import chains_of, evaluated_at, in_model_coordinates
 from pmm_mcmc.model.checks import flat_priors
+from pmm_mcmc.model.families import family_of
 from pmm_mcmc.run.mode_search import modes_and_labels
 from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.plan import SamplingPlan
-from pmm_mcmc.run.starts import density_at
+from pmm_mcmc.run.starts import check_near, density_at
 
 __all__ = ["attributes_of", "findings_of"]
 
@@ -26,6 +28,8 @@ _log = logging.getLogger("pmm_mcmc")
 
 # Draws by which it is known where the chains are.
 _DRAWS = 4000
+# Draws beside which a check of the density may fail: it did beside 4 and 1 of 48 where chains had met it often.
+_AROUND = 400
 # Positions by which the degree of non-centring is reported.
 _NEWEST = 1000
 
@@ -43,8 +47,7 @@ def attributes_of(plan: SamplingPlan, run: Run, draws: xr.DataArray | None, sear
         except Exception:  # no error here may lose the draws
             _log.exception("Other modes, jumps and necks were not looked for, for an error in it; the draws are kept")
     if plan.model is not None:
-        free = [rv.name for rv in plan.model.free_RVs]
-        searches |= {"free": free, "flat": [rv.name for rv in flat_priors(plan.model)]}
+        searches["free"] = [rv.name for rv in plan.model.free_RVs]
     return _noncentring_of(plan, run, draws) | findings_of(searches)
 
 
@@ -61,10 +64,20 @@ def _searches(plan: SamplingPlan, run: Run, draws: xr.DataArray) -> dict[str, An
     size = jumps.largest_jump(some, lambda x: density_at(engine, x), 1e-10 if double else 1e-5)
     wall = jumps.has_wall(some, lambda x: density_at(engine, x))
     coordinates = run.tuned.coordinates
+    variables = [name.partition("[")[0] for name in plan.layout.names]
+    flat = {} if plan.model is None else {plan.model.rvs_to_values[rv].name: rv for rv in flat_priors(plan.model)}
+    axes = np.flatnonzero(np.isin(variables, list(flat)))
+    logarithms = np.isin(variables, [name for name, rv in flat.items() if family_of(rv) == "HalfFlatRV"])
     rng = np.random.default_rng(run.warming.ensemble.keys[0])
     noncentring = coordinates.density_parameters
     findings = modes_and_labels(plan, _some_of(draws, _DRAWS), noncentring, rng, coordinates)
     findings |= {"jump": size, "wall": wall}
+    without_end = endless(some, axes, logarithms, lambda x: density_at(engine, x))
+    if without_end >= 0:
+        name, bracket, index = plan.layout.names[without_end].partition("[")
+        findings["endless"] = flat[name].name + bracket + index
+    if run.unstable.any():
+        findings["check"] = check_near(plan, _some_of(draws, _AROUND))
     if not double:
         return findings
     some = _some_of(draws, necks.MOST_DRAWS) if engine.d <= necks.MOST_COORDINATES else some

@@ -64,9 +64,8 @@ def verdict(dt: Any, *, model: Any = None) -> Verdict:
 
     Notes
     -----
-    If there are very many parameters, the verdict judges the first, 200 or twice as many as there are coordinates
-    (PyMC's results begin with the free variables), and of the deterministics after them up to 100 that differ most
-    between batches.
+    If there are more than 300 parameters, the verdict judges the first, up to 200 free variables, and of the others up
+    to 100 that differ most between batches; of unadjusted draws the first, twice as many as there are coordinates.
     """
     run = read(dt)
     if model is not None and "modes" not in run.findings and few_draws(run) is None:

@@ -6,7 +6,7 @@ import numpy as np
 from pymc.exceptions import SamplingError
 
 from pmm_mcmc.engines.contract import Engine, evaluated_at, in_model_coordinates, log_det_of
-from pmm_mcmc.model.bad_terms import bad_start_message, breaks_a_sum
+from pmm_mcmc.model.bad_terms import bad_start_message, failing_check
 from pmm_mcmc.model.initial_points import (
     INITIAL,
     JITTER,
@@ -19,7 +19,7 @@ from pmm_mcmc.model.initial_points import (
 from pmm_mcmc.model.pymc_density import flat_layout
 from pmm_mcmc.run.plan import SamplingPlan
 
-__all__ = ["density_at", "draws_of_prior", "starts"]
+__all__ = ["check_near", "density_at", "draws_of_prior", "starts"]
 
 
 def starts(plan: SamplingPlan, rng: np.random.Generator) -> np.ndarray:
@@ -92,8 +92,20 @@ def _refuse_broken_sums(plan: SamplingPlan, start: np.ndarray) -> None:
     """Raise an error if a check of a sum, which rounding breaks, fails at most positions around a model's start."""
     near = start + JITTER * np.random.default_rng(0).uniform(-1.0, 1.0, size=(10, len(start)))
     bad = np.flatnonzero(~np.isfinite(_gradient_at(plan.engine, near)).all(axis=1))
-    if 2 * len(bad) > len(near) and breaks_a_sum(plan.model, point := _point(plan, near[bad[0]])):
-        raise SamplingError(bad_start_message(plan.model, point, "near the initial point"))
+    if 2 * len(bad) > len(near):
+        point = _point(plan, near[bad[0]])
+        check = failing_check(plan.model, point)
+        if check is not None and "sum" in check[0]:
+            raise SamplingError(bad_start_message(plan.model, point, "near the initial point"))
+
+
+def check_near(plan: SamplingPlan, draws: np.ndarray) -> tuple[str, str] | None:
+    """Return a check of a model's log density that fails near draws ``(n, d)``, and what helps; None if none does."""
+    if plan.model is None or len(draws) < 2:
+        return None
+    near = draws + np.roll(draws, 1, axis=0) - np.roll(draws, 2, axis=0)
+    bad = np.flatnonzero(~np.isfinite(density_at(plan.engine, near)[0]))
+    return failing_check(plan.model, _point(plan, near[bad[0]])) if bad.size else None
 
 
 def _point(plan: SamplingPlan, position: np.ndarray) -> dict[str, np.ndarray]:

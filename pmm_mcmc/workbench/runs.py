@@ -10,13 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.diagnostics.statement import Verdict
-from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.langevin.methods import METHODS
-from pmm_mcmc.model.result_tree import flat_names
-from pmm_mcmc.run.judging import verdict
-from pmm_mcmc.run.positions import unconstraining_of
-from pmm_mcmc.run.sample import sample
+from pmm_mcmc.api import METHODS, MethodArguments, Verdict, flat_names, sample, unconstraining_of, verdict
 
 __all__ = ["FEWEST", "PEERS", "Run", "model_labels", "name_of", "run", "unconstrained_draws"]
 

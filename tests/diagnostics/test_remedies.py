@@ -73,6 +73,69 @@ def signs():
     pm.Normal("y", a**2, 0.3, observed=[2.0, 2.2, 1.9])
 
 
+def sticks(rest):
+    """Sixteen shares of a stick; without the rest they sum to less than 1, up to what a check of the sum lets pass."""
+    b = pm.Beta("b", 1, 1, shape=16)
+    shares = b * pt.concatenate([[1.0], pt.extra_ops.cumprod(1 - b)[:-1]])
+    return pt.concatenate([shares, [pt.prod(1 - b)]]) if rest else shares
+
+
+def categories(rest):
+    data = np.random.default_rng(0).choice(4, 40, p=[0.5, 0.3, 0.15, 0.05])
+    pm.Categorical("y", sticks(rest), observed=data)
+
+
+def mixture(rest):
+    rng = np.random.default_rng(0)
+    data = np.append(rng.normal(-2, 0.5, 20), rng.normal(1, 0.8, 30))
+    pm.NormalMixture("y", sticks(rest), np.linspace(-3, 3, 16 + rest), sigma=0.7, observed=data)
+
+
+def multinomial(rest):
+    data = np.random.default_rng(0).multinomial(30, np.ones(16 + rest) / (16 + rest), size=2)
+    pm.Multinomial("y", 30, sticks(rest), observed=data)
+
+
+def triangle(ends):
+    a = pm.Uniform("a", 0, 1)
+    b = pm.Uniform("b", 0, pt.minimum(1.0, 1.5 - a)) if ends else pm.Uniform("b", 0, 1)
+    width = pt.minimum(1.0, 1.5 - a) if ends else 1.0
+    pm.Potential("keep", pt.log(width) if ends else pt.switch(a + b < 1.5, 0.0, -np.inf))
+
+
+def half_plane(ends):
+    if ends:
+        pm.Truncated("x", pm.Normal.dist(0, 1), lower=0.3)
+    else:
+        x = pm.Normal("x", 0, 1)
+        pm.Potential("keep", pt.switch(x > 0.3, 0.0, -1e10))
+    pm.Normal("z", 0, 1, shape=2)
+
+
+def in_order(ends):
+    if ends:
+        pm.Normal("x", 0, 1, shape=3, transform=pm.distributions.transforms.ordered, initval=[-1.0, 0.0, 1.0])
+    else:
+        x = pm.Normal("x", 0, 1, shape=3, initval=[-1.0, 0.0, 1.0])
+        pm.Potential("keep", pt.switch((x[0] < x[1]) & (x[1] < x[2]), 0.0, -np.inf))
+
+
+def separated(proper):
+    k = pm.Normal("k", 0, 10) if proper else pm.Flat("k")
+    x = np.linspace(-2, 2, 12)
+    pm.Bernoulli("y", logit_p=k * x, observed=(x > 0).astype(int))
+
+
+def no_failures(proper):
+    rate = pm.Normal("rate", 0, 5) if proper else pm.Flat("rate")
+    pm.Binomial("y", 20, logit_p=rate, observed=[0, 0, 0])
+
+
+def unseen_level(proper):
+    b = pm.Normal("b", 0, 5, shape=3) if proper else pm.Flat("b", shape=3)
+    pm.Poisson("y", pt.exp(b[np.repeat(np.arange(3), 4)]), observed=np.repeat([3, 1, 0], 4))
+
+
 MODELS = [schools, logistic, counts]
 WITH_MODES = [far_apart, of_two_widths, in_a_plane]
 WITH_LABELS = [two_means, three_means, signs]
@@ -150,6 +213,32 @@ def test_a_ladder_moves_between_modes(built, function):
         assert not verdict.trusted and "pmm.temper()" in verdict.sentence, verdict.sentence
     ladder = pmm.verdict(pmm.temper(draws=100, model=model, **QUIET))
     assert ladder.trusted, ladder.sentence
+
+
+@pytest.mark.parametrize("function", [categories, mixture, multinomial])
+def test_the_last_one_takes_the_rest(function):
+    verdicts = []
+    for rest in (False, True):
+        with pm.Model():
+            function(rest)
+            verdicts.append(pmm.verdict(pmm.sample(draws=400, **QUIET)))
+    assert "draws followed a divergence: a check of y fails" in verdicts[0].sentence
+    assert "et the last one take the rest (1 minus the sum of the others)" in verdicts[0].sentence
+    assert verdicts[1].trusted, verdicts[1].sentence
+
+
+@pytest.mark.parametrize(("function", "code"), [
+    *((function, "wall") for function in (triangle, half_plane, in_order)),
+    *((function, "improper") for function in (separated, no_failures, unseen_level)),
+])  # fmt: skip
+def test_a_prior_that_ends_there_and_a_proper_one(function, code):
+    verdicts = []
+    for mended in (False, True):
+        with pm.Model():
+            function(mended)
+            verdicts.append(pmm.verdict(pmm.sample(**QUIET)))
+    assert code in {reason.code for reason in verdicts[0].reasons}, verdicts[0].sentence
+    assert verdicts[1].trusted, verdicts[1].sentence
 
 
 @pytest.mark.parametrize("function", WITH_LABELS)

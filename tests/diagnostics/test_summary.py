@@ -27,18 +27,6 @@ def test_the_first_columns_are_those_to_report(dt):
     assert max(map(len, str(table).splitlines())) <= 80
 
 
-def test_a_summary_after_a_verdict_takes_its_table_unless_draws_have_changed(dt, monkeypatch):
-    verdict = pmm.verdict(dt)
-    monkeypatch.setattr(reading, "table_of", lambda *_: pytest.fail("computed again"))
-    assert pmm.summary(dt).attrs["verdict"] == verdict.sentence
-    monkeypatch.undo()
-    first = pmm.summary(dt)
-    dt["posterior"]["a"].values[...] *= 2.0
-    assert np.isclose(float(pmm.summary(dt).loc["a", "sd"]), 2.0 * float(first.loc["a", "sd"]), rtol=1e-2)
-    dt["posterior"].attrs["adjusted"] = 1 - dt["posterior"].attrs.get("adjusted", 0)
-    assert list(pmm.summary(dt).columns) != list(first.columns)
-
-
 def test_a_selection_is_that_of_arviz(dt):
     assert list(pmm.summary(dt, "b").index) == list(pmm.summary(dt, ["~a"]).index) == ["b[0]", "b[1]", "b[2]"]
     assert list(pmm.summary(dt, ["^a"], filter_vars="regex").index) == ["a"]

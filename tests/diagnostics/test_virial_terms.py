@@ -16,7 +16,7 @@ from results import estimated, z_of_mean
 from scipy import stats
 
 from pmm_mcmc.diagnostics import control_variates
-from pmm_mcmc.diagnostics.control_variates import Corrected, Fold, _fit, inverse_normal_matrix
+from pmm_mcmc.diagnostics.control_variates import Corrected, Fold, _Fit, inverse_normal_matrix
 
 Z, RARE = 4.5, 1e-5
 NINETY_FIVE = stats.t.isf(0.025, 15)
@@ -150,7 +150,7 @@ def test_regression_is_least_squares_with_a_ridge_on_the_shared_terms(monkeypatc
     terms = rng.normal(size=(order, n, p)) + shared[:, :1] / shared[:, 0].std()
     values = 2.0 + terms.sum(axis=0) + shared @ rng.normal(size=(m, p)) / 1e3 + rng.normal(size=(n, p))
     h = shared - shared.mean(axis=0)
-    own, more = _fit(terms, values, h, inverse_normal_matrix(h))[-1]
+    own, more = _Fit(terms, h, inverse_normal_matrix(h)).of(values)[-1]
     assert own.shape == (order, p) and more.shape == (m, p)
     weight = np.sqrt(ridge * n) * shared.std(axis=0)
     for i in range(p):
@@ -165,7 +165,7 @@ def test_regression_is_least_squares_with_a_ridge_on_the_shared_terms(monkeypatc
 def test_without_shared_terms_nothing_is_shared():
     rng = np.random.default_rng(4)
     terms, values = rng.normal(size=(3, 100, 3)), rng.normal(size=(100, 3))
-    for own, more in _fit(terms, values, np.zeros((100, 0)), np.zeros((0, 0))):
+    for own, more in _Fit(terms, np.zeros((100, 0)), np.zeros((0, 0))).of(values):
         assert more.shape == (0, 3)
         for i in range(3):
             design = np.column_stack([np.ones(100), terms[: len(own), :, i].T])

@@ -7,6 +7,7 @@ from results import gaussian, tree
 from scipy import stats
 
 import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics.endless import endless
 from pmm_mcmc.diagnostics.jumps import has_wall
 from pmm_mcmc.diagnostics.summary import bias_table
 
@@ -119,8 +120,13 @@ def no_events():
     pm.Poisson("y", pm.math.exp(pm.Flat("k") + pm.Normal("b") * np.arange(3)), observed=[0, 0, 0])
 
 
+def in_two_directions():
+    x = np.random.default_rng(2).normal(size=(15, 2))
+    pm.Bernoulli("y", logit_p=pm.math.dot(x, pm.Flat("k", shape=2)), observed=(x.sum(axis=1) > 0).astype(int))
+
+
 @pytest.mark.pymc
-@pytest.mark.parametrize("build", [separated, one_group, no_events])
+@pytest.mark.parametrize("build", [separated, one_group, no_events, in_two_directions])
 def test_an_improper_posterior_is_called_so(build):
     with pm.Model() as model:
         build()
@@ -129,8 +135,36 @@ def test_an_improper_posterior_is_called_so(build):
     assert found.reasons[0].code == "improper" and "give k a proper prior" in found.sentence.lower()
 
 
+def normal():
+    pm.Normal("y", pm.Flat("k"), pm.HalfFlat("s"), observed=np.random.default_rng(1).normal(size=20))
+
+
+def one_success():
+    pm.Binomial("y", 20, logit_p=pm.Flat("k"), observed=[1])
+
+
+def three_students():
+    pm.StudentT("y", nu=2, mu=pm.Flat("k"), sigma=1, observed=[-2.0, 0.5, 1.0])
+
+
+def six_groups():
+    pm.Normal("y", pm.Normal("u", 0, pm.HalfFlat("k"), shape=6), 1, observed=np.arange(6.0))
+
+
 @pytest.mark.pymc
-def test_a_flat_prior_with_data_is_not():
+@pytest.mark.parametrize("build", [normal, one_success, three_students, six_groups])
+def test_a_flat_prior_with_data_is_not(build):
     with pm.Model() as model:
-        pm.Normal("y", pm.Flat("m"), pm.HalfFlat("s"), observed=np.random.default_rng(1).normal(size=20))
+        build()
     assert pmm.verdict(pmm.sample(model=model, random_seed=1, progressbar=False)).trusted
+
+
+@pytest.mark.parametrize(("power", "improper"), [(2.0, False), (1.5, False), (0.9, True), (0.0, True)])
+def test_a_density_has_an_end_where_it_is_integrable(power, improper):
+    x = np.random.default_rng(3).standard_t(2, size=(48, 3))
+
+    def density(x):
+        return -0.5 * (x[:, 1:] ** 2).sum(axis=1) - power * np.log1p(np.abs(x[:, 0])), x
+
+    assert endless(x, np.array([0]), np.zeros(3, bool), density) == (0 if improper else -1)
+    assert endless(x, np.array([1, 2]), np.zeros(3, bool), density) == -1

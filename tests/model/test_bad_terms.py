@@ -109,7 +109,7 @@ def multinomial():
 def test_weights_that_do_not_sum_to_one(build):
     with pm.Model() as model:
         build()
-    words = r"y, of which a check fails \(.*sum.*\); they sum to .* here: let the last one take the rest"
+    words = r"y, of which a check fails \(.*sum.*; they sum to .* here\); let the last one take the rest"
     with pytest.raises(SamplingError, match=words):
         pmm.sample(model=model, **RUN)
 

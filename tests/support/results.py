@@ -29,10 +29,15 @@ def gaussian(position, **statistics):
     return tree(posterior, position, -position, **statistics)
 
 
-def estimated(values, position, gradient, coordinate=None, follow=None):
+def estimated(values, position, gradient, coordinate=None):
     """Return corrected expectations of functions ``(chain, draw, p)``."""
+    return moments(values, position, gradient, coordinate)[0]
+
+
+def moments(values, position, gradient, coordinate=None):
+    """Return corrected means and variances of functions ``(chain, draw, p)``."""
     coordinate = np.full(values.shape[2], -1) if coordinate is None else coordinate
-    return corrected(values, Folds(position, gradient), coordinate, follow)
+    return corrected(values, Folds(position, gradient), coordinate)
 
 
 def z_of_mean(replications):
