@@ -29,6 +29,9 @@ from pmm_mcmc.diagnostics.search_thresholds import SEARCH
 
 __all__ = ["search_modes"]
 
+# Dip of the log density above which two maxima are two modes.
+_DIP = 0.2
+
 
 def search_modes(
     space: SearchSpace,
@@ -187,7 +190,7 @@ class _ModeSearch:
 
         log_ratio = -np.inf
         between = space.lp(nearest.y + np.linspace(0.1, 0.9, 9)[:, None] * way)
-        if between.min() < min(maximum.lp, nearest.lp):
+        if between.min() < min(maximum.lp, nearest.lp) - _DIP:
             masses = [each.lp - log_determinant(each, space.density) for each in (maximum, nearest)]
             log_ratio = masses[0] - masses[1] if np.isfinite(masses).all() else -np.inf
         return Weighed(log_ratio + self._log_chains, np.inf, float(contains(space.draws).mean()), contains)
