@@ -91,8 +91,9 @@ def _results(builder: Builder, node: Any, values: list[Any]) -> list[Any]:
         try:
             result = _TENSORS[name](builder, op, *values)
             return result if isinstance(result, list) else [result]
-        except Unsupported:  # as an index that depends on the position
-            return performed(builder, node, values)
+        except Unsupported:
+            if "Subtensor" not in name:  # only an index may depend on the position
+                raise
     return performed(builder, node, values)
 
 
