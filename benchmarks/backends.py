@@ -24,7 +24,7 @@ from targets import TARGETS
 from warm_ups import warm_up
 
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import Ensemble
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.jax_density import JaxDensity

@@ -118,7 +118,7 @@ def doors(model: pm.Model, make: Callable[[], Any]) -> Iterator[tuple[str, float
         if "n_grad_setting" in stats:
             total += stats["n_grad_setting"].values.flat[0]
         effective = pmm.summary(run)["ess_bulk"].min()
-        yield name, total - each.sum(), total / effective, pmm.verdict(run).state
+        yield name, total - each.sum(), total / effective, pmm.verdict(run, model=model).state
 
 
 def beside(model: pm.Model, other: Callable[[], Any], make: Callable[..., Any]) -> tuple[float, float]:

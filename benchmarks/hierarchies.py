@@ -53,7 +53,7 @@ def measured(target: str, sampler: str, seed: int, draws: int) -> Row:
             return {"d": len(truth.labels), **found}
         model = centred if sampler == "auto" else HIERARCHIES[target].build(False)
         options = {"tune": TUNE, "chains": CHAINS, "random_seed": seed, "progressbar": False}
-        tree = pmm.sample(draws=draws, model=model, compute_convergence_checks=False, **options)
+        tree = pmm.sample(draws=draws, model=model, **options)
         stats = tree["sample_stats"].dataset
         row = errors_and_costs(truth, truth.draws(centred, tree), *gradients_of(stats))
         words = tree["posterior"].attrs.get("reparametrisation", "")

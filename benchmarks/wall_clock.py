@@ -127,7 +127,7 @@ def measured(target: str, sampler: str, seed: int) -> Row:
     ess, ess_square = least(tree, model)
     words = ""
     if sampler in OURS:
-        verdict = pmm.verdict(tree)
+        verdict = pmm.verdict(tree, model=model)
         words = "trusted" if verdict.trusted else f"{verdict.state}: {str(verdict.reasons[0])[:100]}"
     seconds = {"everything": everything, "sampling": sampling}
     return {**seconds, "ess": ess, "ess_square": ess_square, "load": round(load, 1), "verdict": words}

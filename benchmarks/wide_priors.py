@@ -153,7 +153,7 @@ MODELS: dict[str, Callable[[str], pm.Model]] = {
 
 def measured(target: str, sampler: str, seed: int, draws: int) -> Row:
     """Return the row of a run with the prior that stands for a sampler."""
-    options: dict[str, Any] = {"random_seed": seed, "progressbar": False, "compute_convergence_checks": False}
+    options: dict[str, Any] = {"random_seed": seed, "progressbar": False}
     if sampler in BY_HAND:
         options |= {"step": pmm.PoissonULMC(reparametrise=BY_HAND[sampler]), "adjusted": True}
     with overheard():

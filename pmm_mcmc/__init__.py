@@ -48,10 +48,10 @@ _NAMES = {
     "extend": "pmm_mcmc.run.sample",
     "noncentring": "pmm_mcmc.diagnostics.noncentred",
     "open": "pmm_mcmc.run.storage",
-    "refit": "pmm_mcmc.calibration.refit",
+    "refit": "pmm_mcmc.workbench.refit",
     "relabel": "pmm_mcmc.diagnostics.labels",
     "sample": "pmm_mcmc.run.sample",
-    "sbc": "pmm_mcmc.calibration.sbc",
+    "sbc": "pmm_mcmc.workbench.sbc",
     "summary": "pmm_mcmc.diagnostics.summary",
     "temper": "pmm_mcmc.tempering.temper",
     "verdict": "pmm_mcmc.run.judging",
@@ -97,8 +97,6 @@ __all__ = [
 
 if TYPE_CHECKING:
     from pmm_mcmc import workbench as workbench
-    from pmm_mcmc.calibration.refit import refit
-    from pmm_mcmc.calibration.sbc import sbc
     from pmm_mcmc.diagnostics.expectation import expectation
     from pmm_mcmc.diagnostics.labels import relabel
     from pmm_mcmc.diagnostics.noncentred import noncentring
@@ -112,6 +110,8 @@ if TYPE_CHECKING:
     from pmm_mcmc.run.storage import open_store as open
     from pmm_mcmc.steps import GHMC, MALA, OLMC, RLMC, ULMC, PoissonOLMC, PoissonULMC
     from pmm_mcmc.tempering.temper import temper
+    from pmm_mcmc.workbench.refit import refit
+    from pmm_mcmc.workbench.sbc import sbc
 
 if not TYPE_CHECKING:  # type checkers are to report a name that is not there
 

@@ -2,7 +2,8 @@
 
 The models are posteriordb's, those that other samplers publish figures on, some odd ones, and the sets of the other
 benchmarks.  Each is run by ``pmm.sample()`` with its defaults (``default``), by the same without adjustment
-(``unadjusted``), by the paper's method with K = 16 (``paper``), and by other samplers where these are named.
+(``unadjusted``), by the paper's method with K = 16 (``paper``), and by other samplers where these are named, among them
+two steps in PyMC's own loop (``step GHMC``, ``step PoissonULMC``).
 ``--quick`` runs ten models.
 """
 

@@ -42,7 +42,9 @@ SCHEMES: dict[str, Callable[[], dict[str, Any]]] = {
     "unadjusted": lambda: {"adjusted": False},
     "paper": lambda: {"step": pmm.PoissonULMC(K=16, grid="left")},
 }
-PEERS = ("nutpie NUTS", "nutpie low rank", "PyMC NUTS", "NumPyro NUTS", "MCLMC")
+# Steps in PyMC's own loop.
+IN_LOOP: dict[str, Callable[[], Any]] = {"step GHMC": pmm.GHMC, "step PoissonULMC": pmm.PoissonULMC}
+PEERS = (*IN_LOOP, "nutpie NUTS", "nutpie low rank", "PyMC NUTS", "NumPyro NUTS", "MCLMC")
 CHAINS, DRAWS = 4, 1000
 # A draw of MCLMC is one step, of two gradients: with so many it spends what a thousand trajectories of NUTS do.
 STEPS = {"MCLMC": 4000}
@@ -60,15 +62,18 @@ def measured(key: str, sampler: str, seed: int) -> dict[str, Any]:
     """Return the row of a run: our schemes by name, or a peer."""
     model, truth = _known(key)
     with overheard():
-        found = ours(model, truth, sampler, seed) if sampler in SCHEMES else theirs(model, truth, sampler, seed)
+        found = (theirs if sampler in PEERS and sampler not in IN_LOOP else ours)(model, truth, sampler, seed)
     return {"d": int(sum(np.size(v) for v in model.initial_point(0).values())), **found}
 
 
 def ours(model: pm.Model, truth: Truth, scheme: str, seed: int) -> dict[str, Any]:
-    """Run one of ours as a user would."""
+    """Run one of ours as a user would, by either door."""
 
     def run(**short: int) -> Any:
         with model:
+            if scheme in IN_LOOP:
+                options = {"quiet": True, "compute_convergence_checks": False, "cores": 1, **short}
+                return pm.sample(chains=CHAINS, random_seed=seed, progressbar=False, step=IN_LOOP[scheme](), **options)
             return pmm.sample(chains=CHAINS, random_seed=seed, progressbar=False, **SCHEMES[scheme](), **short)
 
     tree, cpu = timed(run)

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import xarray as xr
-from arviz_stats.base import array_stats
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import ndtri
 
@@ -156,6 +155,8 @@ def nested(parameters: Parameters, superchains: int) -> pd.Series:
     With fewer than 4 draws of each chain, which ArviZ asks for, each is counted several times, without ranks: of one
     draw that is definition 2.2 of Margossian et al. (2024) itself.
     """
+    from arviz_stats.base import array_stats  # a second, which other runs need not wait
+
     values = np.empty(len(parameters))
     for indices, draws in parameters.slabs():
         chains = len(draws)

@@ -49,12 +49,6 @@ class Exchange(NamedTuple):
     blocks: int
     signs: bool = False
 
-    @classmethod
-    def of(cls, record: Sequence[Any]) -> Exchange:
-        """Read it from the attribute of a result."""
-        axes, blocks, signs = record
-        return cls({name: tuple(numbers) for name, numbers in axes.items()}, blocks, signs)
-
     @property
     def words(self) -> str:
         """What may be exchanged, by name."""
@@ -64,18 +58,16 @@ class Exchange(NamedTuple):
 
     def moved(self, values: Values, block: int) -> dict[str, np.ndarray]:
         """Return values ``(n, *shape)`` by name with a block and the next one swapped, or a block reflected."""
-        moved = dict(values)
-        for name, axes in self.axes.items():
-            array = np.array(values[name])
-            for axis in axes:
-                if self.signs:
-                    np.moveaxis(array, axis + 1, 0)[block] *= -1.0
-                else:
-                    order = np.arange(self.blocks)
-                    order[[block, block + 1]] = block + 1, block
-                    array = np.take(array, order, axis=axis + 1)
-            moved[name] = array if axes else -array
-        return moved
+        if self.signs:
+            order = 1.0 - 2.0 * (np.arange(self.blocks) == block)
+        else:
+            order = np.arange(self.blocks)
+            order[[block, block + 1]] = block + 1, block
+        return {**values, **self.in_order(values, order[None])}
+
+    def in_order(self, values: Values, order: np.ndarray) -> dict[str, np.ndarray]:
+        """Return its variables with their blocks in an ``order`` ``(n, blocks)``, or times such signs."""
+        return {name: _in_order(values[name], order, axes, self.signs) for name, axes in self.axes.items()}
 
 
 def exchanges_of(values: Values, log_density: Callable[[Values], np.ndarray]) -> list[Exchange]:
@@ -142,21 +134,18 @@ def nearest_to(
     free = {name for exchange in exchanges if exchange.signs for name in exchange.axes}
     for exchange in _labels_first(exchanges):
         order = _signs(pivot, nearest, exchange) if exchange.signs else _order(pivot, nearest, exchange, free)
-        nearest |= {name: _in_order(nearest[name], exchange, order, axes) for name, axes in exchange.axes.items()}
+        nearest |= exchange.in_order(nearest, order)
         orders.append(order)
     return nearest, orders
 
 
-def _in_order(array: np.ndarray, exchange: Exchange, order: np.ndarray, axes: Sequence[int]) -> np.ndarray:
+def _in_order(array: np.ndarray, order: np.ndarray, axes: Sequence[int], signs: bool) -> np.ndarray:
     """Return an array ``(n, *shape)`` with blocks along axes in another order, or with other signs."""
-    if exchange.signs and not axes:
+    if not axes:
         return array * order.reshape(-1, *[1] * (array.ndim - 1))
     for axis in axes:
-        shape = [1] * array.ndim
-        shape[0] = len(order)
-        shape[axis + 1] = exchange.blocks
-        by_axis = order.reshape(shape)
-        array = array * by_axis if exchange.signs else np.take_along_axis(array, by_axis, axis + 1)
+        by_axis = np.moveaxis(order.reshape(*order.shape, *[1] * (array.ndim - 2)), 1, axis + 1)
+        array = array * by_axis if signs else np.take_along_axis(array, by_axis, axis + 1)
     return array
 
 
@@ -200,7 +189,7 @@ def labels_of(posterior: xr.Dataset) -> list[Exchange]:
     """Return what is exchangeable by the findings of a result, unless its draws are relabelled."""
     if posterior.attrs.get(_RELABELLED):
         return []
-    return [Exchange.of(record) for record in json.loads(posterior.attrs.get(FINDINGS, "{}")).get("labels", [])]
+    return [Exchange(*record) for record in json.loads(posterior.attrs.get(FINDINGS, "{}")).get("labels", [])]
 
 
 def relabelled(posterior: xr.Dataset, exchanges: Sequence[Exchange], pivot: tuple[int, int]) -> xr.Dataset:
@@ -226,7 +215,7 @@ def relabelled(posterior: xr.Dataset, exchanges: Sequence[Exchange], pivot: tupl
                 continue
             array = new.get(str(name), variable.transpose("chain", "draw", ...))
             flat = array.values.reshape(-1, *array.shape[2:])
-            new[str(name)] = array.copy(data=_in_order(flat, exchange, order, axes).reshape(array.shape))
+            new[str(name)] = array.copy(data=_in_order(flat, order, axes, False).reshape(array.shape))
     return posterior.assign(new)
 
 

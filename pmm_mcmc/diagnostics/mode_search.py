@@ -24,14 +24,10 @@ from pmm_mcmc.diagnostics.mode_mass import (
     weighed,
 )
 from pmm_mcmc.diagnostics.other_modes import OtherModes
-from pmm_mcmc.diagnostics.search_space import SearchSpace, along_coordinates
+from pmm_mcmc.diagnostics.search_space import SearchSpace, lowest_falls
 from pmm_mcmc.diagnostics.search_thresholds import SEARCH
-from pmm_mcmc.warmup.ascent import Ascents
 
 __all__ = ["search_modes"]
-
-# Numbers in the candidates, at most: 16 MiB.
-_NUMBERS = 2**21
 
 
 def search_modes(
@@ -55,6 +51,7 @@ class _ModeSearch:
     def __init__(self, space: SearchSpace, limit: int, rng: np.random.Generator):
         self._space = space
         self._limit = limit
+        self._begun = space.spent
         self._rng = rng
         rows = np.unique(np.linspace(0, len(space.held_back) - 1, SEARCH.draws).astype(int))
         lp = space.lp(space.held_back[rows])
@@ -70,7 +67,7 @@ class _ModeSearch:
 
     @property
     def _left(self) -> int:
-        return self._limit - self._space.spent
+        return self._limit + self._begun - self._space.spent
 
     def run(self, prior: np.ndarray, maxima: np.ndarray | None) -> tuple[OtherModes, np.ndarray]:
         """Return the other modes and their maxima."""
@@ -84,10 +81,11 @@ class _ModeSearch:
         reached: list[Maximum] = []
         for i in range(0, len(starts), SEARCH.ascents_together):
             group = starts[i : i + SEARCH.ascents_together]
-            ends = reached and space.spent > SEARCH.ascent_share * self._limit
+            ends = reached and self._left < (1.0 - SEARCH.ascent_share) * self._limit
             if ends or self._left < len(group) * SEARCH.least_ascent:
                 break
-            reached += distinct(self._ascend(group, self._left), reached)
+            self._ascents += len(group)
+            reached += distinct(space.maxima(group, self._left), reached)
         if not reached:
             return self._outcome(np.nan, "no ascent ended within its gradients"), nothing
         regions, doubt = self._unvisited(reached)
@@ -124,67 +122,37 @@ class _ModeSearch:
         d = space.d
         rng = self._rng
         top = float(self._lp_of_some.max())
-        share = SEARCH.candidate_share * self._limit
-        count = min(int(share), SEARCH.candidates, max(SEARCH.ascents, _NUMBERS // d))
+        count = min(int(SEARCH.candidate_share * self._limit), max(SEARCH.ascents, space.room))
         from_prior = space.whiten(prior[: count // 4])
-        along_sides = along_coordinates(space.coordinates, SEARCH.on_axes, d, rng)
+        along_sides = space.along_coordinates(SEARCH.on_axes, rng)
         self._sides = len(along_sides)
         on_axes = along_sides.reshape(-1, d)
         self._limit += len(on_axes)
-        random = rng.standard_normal((max(count - len(from_prior), 1), d))
+        random = rng.standard_normal((count - len(from_prior), d))
         nearest = np.log(SEARCH.nearest)
         span = (np.log(SEARCH.furthest) - nearest) * (rng.permutation(len(random)) + 0.5)
         random *= (np.exp(nearest + span / len(random)) * np.sqrt(d) / np.linalg.norm(random, axis=1))[:, None]
         y = np.concatenate([from_prior, on_axes, random])
-        order = np.argsort((y**2).sum(axis=1))
-        y = y[order]
         lp = space.lp(y)
-        fall = (top - lp) / np.maximum((y**2).sum(axis=1), 1e-300)
-        is_random = order >= len(from_prior) + len(on_axes)
-        self._random_places = y[is_random], lp[is_random]
-        groups = np.array_split(np.arange(len(y)), min(len(y), SEARCH.ascents))
-        best = np.array([group[np.argmin(fall[group])] for group in groups])
-        typical = np.array([np.median(fall[group]) for group in groups])
-        with np.errstate(invalid="ignore"):
-            best = best[np.argsort(np.nan_to_num(fall[best] / typical, nan=1.0))]
+        self._random_places = random, lp[-len(random) :]
+        best, share_of_typical = lowest_falls(y, top - lp, SEARCH.ascents)
         highest = np.argsort(-self._lp_of_some)[: SEARCH.chain_ascents]
-        return np.concatenate([self._some[highest], y[best]])
-
-    def _ascend(self, start: np.ndarray, limit: int) -> list[Maximum]:
-        """Return the maxima that ascents from the starts reach, with at most ``limit`` gradients."""
-        space = self._space
-        with np.errstate(over="ignore", invalid="ignore"):  # a density without a bound
-            ends = Ascents.of(space.density, start, np.zeros(space.d), limit)
-        self._ascents += len(start)
-        y, lp, gradient = (array[ends.arrived] for array in (ends.position, ends.lp, ends.gradient))
-        copies = space.own_copy(y)
-        if copies is not y and len(y):  # a sign, a turn or labels do not make another mode
-            y = copies
-            lp, gradient = space.density(y)
-        maxima = map(Maximum, y, lp.tolist(), gradient, ends.scale[ends.arrived].tolist())
-        return distinct([maximum for maximum in maxima if np.isfinite(maximum.lp)], [])
+        return np.concatenate([self._some[highest], y[best[np.argsort(share_of_typical)]]])
 
     # -- which maxima are modes that no chain visits -------------------------------------------------------------------
 
     def _unvisited(self, reached: list[Maximum]) -> tuple[list[tuple[Maximum, Weighed]], str]:
         """Return the maxima in whose regions draws are missing, and why others are undecided, if any are."""
-        space = self._space
         regions: list[tuple[Maximum, Weighed]] = []
         doubt = ""
-        weigh = self._weighed if space.d <= SEARCH.exact_hessian else self._weighed_by_determinant
-        for i, maximum in enumerate(_heaviest_first(reached)[: SEARCH.most_modes]):
-            if i >= SEARCH.least_modes and self._left < 0:
+        for i, maximum in enumerate(sorted(reached, key=lambda each: -each.lp)[: SEARCH.most_modes]):
+            if i and self._left < 0:
                 break
             if any(region.contains(maximum.y[None])[0] for _, region in regions):
                 continue
-            region = weigh(maximum, reached)
-            if self._is_missed(maximum, region):
-                again = weigh(maximum, reached)  # chance may have made it heavy
-                region = min(region, again, key=lambda each: each.log_mass)
-            if not self._is_missed(maximum, region):
-                continue
+            region = self._weighed(maximum, reached)
             way = 0.5 * np.sqrt(maximum.scale) / max(np.linalg.norm(maximum.y), 1e-300)
-            if not follows_gradient(space.density, maximum.y, way, 1):
+            if not self._is_missed(maximum, region) or not follows_gradient(self._space.density, maximum.y, way, 1):
                 continue
             if region.effective >= SEARCH.effective:
                 regions.append((maximum, region))
@@ -200,23 +168,24 @@ class _ModeSearch:
         return ratio >= 0.1 * SEARCH.mass and not enough and bool(region.contains(maximum.y[None])[0])
 
     def _weighed(self, maximum: Maximum, reached: list[Maximum]) -> Weighed:
-        space = self._space
-        return weighed(maximum, space.density, space.lp, self._log_chains, space.draws, self._rng)
+        """Return the region of a maximum, as one of those ``reached``, with its mass.
 
-    def _weighed_by_determinant(self, maximum: Maximum, reached: list[Maximum]) -> Weighed:
-        """Return the half space of a maximum beside the nearest one to the draws, with Laplace's mass over its."""
+        In many coordinates it is the half space beside the nearest one to the draws, with Laplace's mass over its.
+        """
+        space = self._space
+        if space.d <= SEARCH.exact_hessian:
+            return weighed(maximum, space.density, space.lp, self._log_chains, space.draws, self._rng)
         nearest = min(reached, key=lambda other: float((other.y**2).sum()))
         way = maximum.y - nearest.y
 
         def contains(y: np.ndarray) -> np.ndarray:
             return np.asarray((y - nearest.y) @ way > 0.5 * float(way @ way))
 
-        if nearest is maximum:
-            return Weighed(-np.inf, np.inf, 0.0, contains)
-        masses = [each.lp - log_determinant(each, self._space.density) for each in (maximum, nearest)]
-        log_ratio = masses[0] - masses[1] if np.isfinite(masses).all() else -np.inf
-        visited = float(contains(self._space.draws).mean())
-        return Weighed(log_ratio + self._log_chains, np.inf, visited, contains)
+        log_ratio = -np.inf
+        if nearest is not maximum:
+            masses = [each.lp - log_determinant(each, space.density) for each in (maximum, nearest)]
+            log_ratio = masses[0] - masses[1] if np.isfinite(masses).all() else -np.inf
+        return Weighed(log_ratio + self._log_chains, np.inf, float(contains(space.draws).mean()), contains)
 
     def _slab_mass(self) -> float:
         """Return the share of the mass in a slab around the draws, without candidates whose log density is rounding."""
@@ -229,13 +198,3 @@ class _ModeSearch:
                 break
             heights[heaviest] = weights[heaviest] = -np.inf
         return share
-
-
-def _heaviest_first(maxima: list[Maximum]) -> list[Maximum]:
-    """Return maxima in turn by height and by the mass of a ball as wide as each is in some direction."""
-    by_height = sorted(maxima, key=lambda each: -each.lp)
-    by_mass = sorted(maxima, key=lambda each: -each.lp - 0.5 * len(each.y) * np.log(each.scale))
-    ordered: list[Maximum] = []
-    for pair in zip(by_height, by_mass, strict=True):
-        ordered += [each for each in pair if not any(each is other for other in ordered)]
-    return ordered

@@ -150,9 +150,9 @@ def _ascent(y: np.ndarray, plane: np.ndarray, density: Density) -> tuple[np.ndar
     normal = np.random.default_rng(len(y)).standard_normal((_PAIRS, len(x)))
     normal = np.concatenate([normal, -normal])
     around = in_plane(x + normal @ (vectors / np.sqrt(values)) @ vectors.T)[0]
-    weights = np.nan_to_num(around, nan=-np.inf) + 0.5 * (normal**2).sum(axis=1)
+    weights = np.nan_to_num(around, nan=-np.inf, neginf=-np.inf) + 0.5 * (normal**2).sum(axis=1)
     log_volume = np.logaddexp.reduce(weights) - np.log(len(weights)) - 0.5 * np.log(values).sum()
-    return y + x @ plane, float(log_volume)
+    return (y + x @ plane, float(log_volume)) if np.isfinite(log_volume) else None
 
 
 def neck(run: Run) -> Reason | None:

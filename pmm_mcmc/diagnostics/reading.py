@@ -62,11 +62,11 @@ class Run:
 
     @cached_property
     def steps(self) -> list[dict[str, Any]]:
-        """The steps of this package that made the draws in PyMC's loop, each as its statistic ``sampler`` has it."""
+        """The steps of this package that made the draws in PyMC's loop, as ``sampler`` of the first draw has them."""
         if "sampler" not in self.stats:
             return []
         texts = np.atleast_1d(np.asarray(self.stats["sampler"].values)[0, 0])
-        return [json.loads(text) for text in texts]
+        return [json.loads(text) for text in texts if text]
 
     @property
     def made_by(self) -> dict[str, Any]:
@@ -97,7 +97,8 @@ class Run:
             return bool(self.posterior.attrs["adjusted"])
         if self.steps:
             return all(step["adjusted"] for step in self.steps)
-        return self.ladder is not None or (self.of_package and "acceptance_rate" in self.stats)
+        accepts = "acceptance_rate" in self.stats and "unstable" not in self.stats
+        return self.ladder is not None or (self.of_package and accepts)
 
     @property
     def unadjusted(self) -> bool:

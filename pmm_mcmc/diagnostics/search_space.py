@@ -11,22 +11,18 @@ from collections.abc import Callable
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.diagnostics.mode_mass import Maximum, distinct
 from pmm_mcmc.diagnostics.search_thresholds import SEARCH
-from pmm_mcmc.warmup.ascent import Density
+from pmm_mcmc.warmup.ascent import Ascents, Density
 
-__all__ = ["Map", "SearchSpace", "along_coordinates", "turned", "unchanged"]
+__all__ = ["SearchSpace", "lowest_falls", "turned"]
 
 # A map of positions ``(n, d)``.
 Map = Callable[[np.ndarray], np.ndarray]
-# Numbers in the states of one evaluation, at most: 16 MiB.
+# Numbers in the places that are held at once, at most: 16 MiB.
 _NUMBERS = 2**21
 # Draws for each coordinate, at least, by which a full covariance is known.
 _DRAWS_A_COORDINATE = 10
-
-
-def unchanged(x: np.ndarray) -> np.ndarray:
-    """Return positions as they are."""
-    return x
 
 
 def turned(x: np.ndarray, centre: np.ndarray, periods: np.ndarray | None) -> np.ndarray:
@@ -48,8 +44,8 @@ class SearchSpace:
         self,
         density: Density,
         x: np.ndarray,
-        to_z: Map = unchanged,
-        to_x: Map = unchanged,
+        to_z: Map = np.asarray,
+        to_x: Map = np.asarray,
         copy: Map | None = None,
         coordinates: Coordinates | None = None,
     ):
@@ -68,6 +64,11 @@ class SearchSpace:
         """Number of coordinates."""
         return self.draws.shape[1]
 
+    @property
+    def room(self) -> int:
+        """Number of places that may be held at once."""
+        return max(1, _NUMBERS // self.d)
+
     def whiten(self, x: np.ndarray) -> np.ndarray:
         """Return whitened positions of those of the model's whose are finite."""
         with np.errstate(all="ignore"):
@@ -82,7 +83,7 @@ class SearchSpace:
         """Return log densities and gradients at whitened positions, NaN where they are not finite."""
         lp = np.empty(len(y))
         gradient = np.empty(y.shape)
-        size = max(1, _NUMBERS // (4 * y.shape[1]))
+        size = max(1, self.room // 4)
         for i in range(0, len(y), size):
             rows = slice(i, i + size)
             with np.errstate(all="ignore"):
@@ -99,6 +100,35 @@ class SearchSpace:
         with np.errstate(invalid="ignore"):
             return np.where((np.abs(self.own_copy(y) - y) < 0.1).all(axis=1), lp, -np.inf)
 
+    def along_coordinates(self, limit: int, rng: np.random.Generator) -> np.ndarray:
+        """Return up to ``limit`` whitened places ``(sides, n, d)`` on both sides of 0 along the density's coordinates.
+
+        Their distances grow evenly.
+        """
+        d = self.d
+        steps = int(np.log(SEARCH.furthest / SEARCH.nearest) / np.log(SEARCH.spacing))
+        sides = rng.permutation(2 * d)[: min(limit, max(self.room, steps)) // steps]
+        axes = np.zeros((len(sides), d))
+        axes[np.arange(len(sides)), sides // 2] = 1 - 2 * (sides % 2)
+        axes = self.coordinates._replace(centre=np.zeros(d)).whiten(axes)
+        lengths = np.linalg.norm(axes, axis=1, keepdims=True)
+        has_length = lengths[:, 0] > 0.0  # scales may be beyond what a double holds
+        axes = axes[has_length] / lengths[has_length]
+        distances = SEARCH.nearest * SEARCH.spacing ** (np.arange(steps) + rng.uniform(size=(len(axes), 1)))
+        return np.asarray(distances[:, :, None] * axes[:, None, :])
+
+    def maxima(self, start: np.ndarray, limit: int) -> list[Maximum]:
+        """Return the maxima that ascents from whitened starts ``(n, d)`` reach, with at most ``limit`` gradients."""
+        with np.errstate(over="ignore", invalid="ignore"):  # a density without a bound
+            ends = Ascents.of(self.density, start, np.zeros(self.d), limit)
+        y, lp, gradient = (array[ends.arrived] for array in (ends.position, ends.lp, ends.gradient))
+        copies = self.own_copy(y)
+        if copies is not y:  # a sign, a turn or labels do not make another mode
+            y = copies
+            lp, gradient = self.density(y)
+        maxima = map(Maximum, y, lp.tolist(), gradient, ends.scale[ends.arrived].tolist())
+        return distinct([maximum for maximum in maxima if np.isfinite(maximum.lp)], [])
+
     def own_copy(self, y: np.ndarray) -> np.ndarray:
         """Return of each whitened position ``(n, d)`` the copy that draws would have."""
         if self._copy is None or not len(y):
@@ -107,21 +137,19 @@ class SearchSpace:
             return self.coordinates.whiten(self._to_z(self._copy(self.place(y))))
 
 
-def along_coordinates(coordinates: Coordinates, limit: int, d: int, rng: np.random.Generator) -> np.ndarray:
-    """Return up to ``limit`` places on both sides of 0 along coordinates, at distances that grow evenly.
+def lowest_falls(offset: np.ndarray, fall: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return, of up to ``count`` groups of places by distance, the number of the best one, and by how much it is.
 
-    The coordinates are those that ``coordinates`` whiten, the places ``(sides, n, d)`` whitened.
+    The best is that with the least ``fall`` of the log density for its squared ``offset`` ``(n, d)``.  By how much is
+    its share of the median fall in its group.
     """
-    steps = int(np.log(SEARCH.furthest / SEARCH.nearest) / np.log(SEARCH.spacing))
-    sides = rng.permutation(2 * d)[: limit // steps]
-    axes = np.zeros((len(sides), d))
-    axes[np.arange(len(sides)), sides // 2] = 1 - 2 * (sides % 2)
-    axes = coordinates._replace(centre=np.zeros(d)).whiten(axes)
-    lengths = np.linalg.norm(axes, axis=1, keepdims=True)
-    has_length = lengths[:, 0] > 0.0  # scales may be beyond what a double holds
-    axes = axes[has_length] / lengths[has_length]
-    distances = SEARCH.nearest * SEARCH.spacing ** (np.arange(steps) + rng.uniform(size=(len(axes), 1)))
-    return np.asarray(distances[:, :, None] * axes[:, None, :])
+    square = (offset**2).sum(axis=1)
+    slope = fall / np.maximum(square, 1e-300)
+    groups = np.array_split(np.argsort(square), max(1, min(count, len(square))))
+    best = np.array([group[np.argmin(slope[group])] for group in groups if len(group)], int)
+    typical = np.array([np.median(slope[group]) for group in groups if len(group)])
+    with np.errstate(invalid="ignore"):
+        return best, np.nan_to_num(slope[best] / typical, nan=1.0)
 
 
 def _whitening(z: np.ndarray, coordinates: Coordinates | None) -> Coordinates:

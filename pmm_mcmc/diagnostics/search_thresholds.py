@@ -30,8 +30,6 @@ class SearchThresholds:
 
     # -- where ascents start -----------------------------------------------------------------------------------------
 
-    candidates: int = 384
-    """Places that are not along coordinates, at most."""
     on_axes: int = 768
     """Places along coordinates at most, beyond the gradients of the search: six on both sides of 64.  With 276 places
     4 of 8 runs on a mode a fifth as wide, on an axis of 31 to 60, were trusted without it."""
@@ -56,8 +54,6 @@ class SearchThresholds:
     """Draws whose density is evaluated, and as many of the Gaussian that is as wide, for the mass of the chains."""
     most_modes: int = 8
     """Maxima that are weighed, at most."""
-    least_modes: int = 3
-    """Maxima that are weighed where gradients are spent, at least."""
     places: int = 48
     """Draws of Student's t about a maximum in each of three rounds, or up to six, for its mass."""
     mass: float = 0.01

@@ -13,21 +13,25 @@ if TYPE_CHECKING:
 
 __all__ = ["heavy_tails", "tail_index", "unknown_sds"]
 
-# Indices above which there is no variance, and no mean.
-_NO_VARIANCE = 0.5
+# Index above which a standard deviation is hardly known.  Of 300 sets of 4,000 draws of Student's t of 2.1 and 2.5
+# degrees and of exp(1.5 z) and exp(2 z) it is off by more than 20 %, and not said to be, in 2, 1, 9 and 2 %, for 44, 3,
+# 17 and 13 % from .5 on, where there is no variance.  It is said of 8 % of t of 4 degrees, and of no gamma.
+_HEAVY = 0.35
+# Index above which there is no mean, of the whole tail and of the quarter of it that is furthest out: of wide draws
+# among narrow ones, as of a component that is empty at times, half as many are called so as by the whole tail alone.
 _NO_MEAN = 1.0
 # Draws of a tail, at least.
 _FEWEST = 20
 
 
-def tail_index(values: np.ndarray) -> np.ndarray:
+def tail_index(values: np.ndarray, share: float = 1.0) -> np.ndarray:
     r"""Return Pareto's :math:`k` of the heavier tail of each parameter, of draws ``(chain, draw, n)``.
 
     It is that of a generalised Pareto distribution, fitted by Zhang and Stephens (2009) to the :math:`3\sqrt{S}` draws
-    furthest out; NaN of too few draws.
+    furthest out, or to a ``share`` of these; NaN of too few draws.
     """
     flat = values.reshape(-1, values.shape[2])
-    count = int(min(0.2 * len(flat), 3.0 * np.sqrt(len(flat))))
+    count = int(share * min(0.2 * len(flat), 3.0 * np.sqrt(len(flat))))
     if count < _FEWEST:
         return np.full(flat.shape[1], np.nan)
     with np.errstate(all="ignore"):
@@ -55,12 +59,15 @@ def _pareto_k(excess: np.ndarray) -> float:
 
 def heavy_tails(run: Run) -> Reason | None:
     """Return a reason if a parameter may have no mean."""
+    tails = run.table["tail"].copy()
+    for label in tails.index[tails > _NO_MEAN]:
+        tails[label] = np.fmin(tails[label], tail_index(run.parameters.draws_of(label)[..., None], 0.25)[0])
     text = "{label} may have no mean: the Pareto k of its tail is {value}, limit {limit}"
     remedy = "look at its median and quantiles, or give it a prior with lighter tails"
-    return reason_of_largest("tails", text, remedy, run.table["tail"], _NO_MEAN, digits=2)
+    return reason_of_largest("tails", text, remedy, tails, _NO_MEAN, digits=2)
 
 
 def unknown_sds(run: Run) -> list[str]:
-    """Return the parameters whose standard deviation draws cannot tell, the heaviest tail first."""
+    """Return the parameters whose standard deviation draws can hardly tell, the heaviest tail first."""
     tails = run.table["tail"]
-    return list(tails[tails > _NO_VARIANCE].sort_values(ascending=False, kind="stable").index)
+    return list(tails[tails > _HEAVY].sort_values(ascending=False, kind="stable").index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
 from collections.abc import Callable, Mapping
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["CHECKS", "OFFSETS", "choice"]
+__all__ = ["CHECKS", "OFFSETS", "choice", "unknown_argument"]
 
 OFFSETS = {"left": 0.0, "centred": 0.5}  # of a midpoint in its cell, by grid
 
@@ -18,16 +19,17 @@ def _is_auto(value: Any) -> bool:
     return isinstance(value, str) and value == "auto"
 
 
-def _positive(kind: type, remedy: str) -> Callable[[str, Any], Any]:
-    """Return the check of a positive number of a kind, ``None`` for "auto"."""
+def _positive(kind: type, remedy: str, largest: float = math.inf) -> Callable[[str, Any], Any]:
+    """Return the check of a positive, finite number of a kind, not above the ``largest``; ``None`` for "auto"."""
     convert: Any = int if kind is numbers.Integral else float
     expected = "an integer of at least 1" if convert is int else "a positive, finite number"
+    expected += f" and at most {largest}" * (largest < math.inf)
 
     def check(name: str, value: Any) -> Any:
         if _is_auto(value):
             return None
         wrong = isinstance(value, bool | np.bool_) or not isinstance(value, kind)
-        if wrong or not 0 < value < math.inf:
+        if wrong or not 0 < value <= largest or value == math.inf:
             raise ValueError(f"{name}={value!r}: must be {expected}, or 'auto' {remedy}")
         return convert(value)
 
@@ -95,7 +97,7 @@ def _scaling(name: str, value: Any) -> tuple[float, ...] | None:
 
 CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "step_size": _positive(numbers.Real, "to have it found in warm-up"),
-    "K": _positive(numbers.Integral, "to have it follow from the step size"),
+    "K": _positive(numbers.Integral, "to have it follow from the step size", 2**20),
     "friction": _positive(numbers.Real, "for 1 in the posterior's own scale"),
     "option": choice(1, 2),
     "grid": choice("auto", *OFFSETS),
@@ -106,3 +108,23 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "target_bias": _target_bias,
     "reparametrise": _reparametrise,
 }
+
+# Names of the field, and of the paper's letters, for arguments that have other names here.
+_SYNONYMS = {
+    **dict.fromkeys(("alpha", "h", "eta", "epsilon", "eps", "dt", "step_scale", "stepsize", "lr"), "step_size"),
+    **dict.fromkeys(("gamma", "damping"), "friction"),
+    **dict.fromkeys(("n_midpoints", "cells", "k"), "K"),
+    **dict.fromkeys(("thin", "thinning", "path_length"), "steps_per_draw"),
+    **dict.fromkeys(("mass_matrix", "metric", "preconditioner"), "scaling"),
+}
+
+
+def unknown_argument(name: str, value: Any, called: str, names: list[str]) -> TypeError:
+    """Return the error for an argument that is none of the ``names``, one of which may be meant."""
+    near = [_SYNONYMS[name]] if _SYNONYMS.get(name) in names else difflib.get_close_matches(name, names, 1)
+    if name == "target_accept":
+        near = []
+    meant = f"; did you mean {near[0]}?" if near else f", which takes {', '.join(names)}"
+    text = repr(value)
+    text = f"<{type(value).__name__}>" if "\n" in text else text
+    return TypeError(f"{name}={text} is no argument of {called}{meant}")

@@ -22,8 +22,7 @@ from jax.sharding import PartitionSpec as P
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
-from pmm_mcmc.engines.contract import Chunk, Parameters, TunedParameters, chains_of, evaluated_at, log_det_of
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import Chunk, Ensemble, Parameters, TunedParameters, chains_of, evaluated_at, log_det_of
 from pmm_mcmc.engines.jax_random import Keyed, words_of
 from pmm_mcmc.engines.jax_transition import Counts, transition
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, OVERDAMPED, Kernel

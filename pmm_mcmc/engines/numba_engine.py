@@ -12,8 +12,7 @@ import numpy as np
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Chunk, Parameters, TunedParameters, evaluated_at
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import Chunk, Ensemble, Parameters, TunedParameters, evaluated_at
 from pmm_mcmc.engines.numba_chain import evaluate, memory_for, run
 from pmm_mcmc.engines.numba_step import Functions
 from pmm_mcmc.langevin.methods import GHMC, Kernel, Scheme

@@ -14,13 +14,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc import steps
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import refitted
 from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Engine, TunedParameters, chains_of, empty_state, in_model_coordinates, log_det_of
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import (
+    Engine,
+    Ensemble,
+    TunedParameters,
+    chains_of,
+    empty_state,
+    in_model_coordinates,
+    log_det_of,
+)
 from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.run.chunks import Groups
 from pmm_mcmc.run.phases import Run
@@ -28,6 +34,7 @@ from pmm_mcmc.run.storage import StoreError, open_store
 from pmm_mcmc.run.storage.checkpoint import decode
 from pmm_mcmc.run.storage.reading import SOURCE
 from pmm_mcmc.run.storage.recovery import stored_identity, stored_run_state
+from pmm_mcmc.steps import BY_NAME
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.equilibration import Equilibration
@@ -130,7 +137,7 @@ class FinishedRun(NamedTuple):
     def step(self) -> Any:
         """Return a step with the arguments of the run."""
         assert self.arguments is not None
-        return getattr(steps, self.arguments.method).of_arguments(self.arguments, self.identity["keep_gradients"])
+        return BY_NAME[self.arguments.method].of_arguments(self.arguments, self.identity["keep_gradients"])
 
     def groups(self, empty: Groups) -> Groups:
         """Return the recorded arrays of the groups and names in ``empty``."""

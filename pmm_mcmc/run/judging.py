@@ -70,7 +70,7 @@ def verdict(dt: Any, *, model: Any = None) -> Verdict:
     run = read(dt)
     if model is not None and "modes" not in run.findings and few_draws(run) is None:
         findings = _searched(run, model)
-        run = read(dt, [Exchange.of(record) for record in findings["labels"]])
+        run = read(dt, [Exchange(*record) for record in findings["labels"]])
         run.findings.update(findings)
     return judge(run)
 

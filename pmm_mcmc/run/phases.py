@@ -13,10 +13,10 @@ import xarray as xr
 
 from pmm_mcmc.diagnostics.search_thresholds import SEARCH
 from pmm_mcmc.engines.contract import Chunk, TunedParameters
+from pmm_mcmc.engines.taped_engine import TapedEngine
 from pmm_mcmc.langevin.methods import GHMC
 from pmm_mcmc.run.chunks import Gathered, groups_of
 from pmm_mcmc.run.driver import Driver, FinishedChunk, Stopped
-from pmm_mcmc.run.on_tape import ready
 from pmm_mcmc.run.progress import count
 from pmm_mcmc.run.stopping import StoppingRule
 from pmm_mcmc.warmup.block import Block
@@ -301,3 +301,12 @@ class Sampling(Driver):
                 cost += f", and {count(SEARCH.gradients / len(self.run.n_grad))} to look for other modes"
             self.console.log(cost)
             self._warm_up_cost = None
+
+
+def ready(engine: Any, transition: int, console: Console, stopped: Any) -> bool:
+    """Compile what chains need to come to a transition, and return whether it is there: not if the run was stopped."""
+    if not isinstance(engine, TapedEngine) or not engine.waits(transition):
+        return True
+    with console.compiling(stopped):
+        engine.compile()
+    return not engine.waits(transition)

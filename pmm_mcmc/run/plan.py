@@ -16,7 +16,9 @@ import pymc as pm
 from pmm_mcmc._version import __version__
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, Engine, evaluated_at
+from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.engines.taped_engine import c_engine_of, engine_of
 from pmm_mcmc.model.bad_terms import refuse_what_does_not_fit
 from pmm_mcmc.model.checks import check_initvals, check_model, model_of
 from pmm_mcmc.model.initial_points import initial_point, vector_starts
@@ -28,7 +30,6 @@ from pmm_mcmc.model.user_density import LogDensity
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups, groups_of
 from pmm_mcmc.run.finished_run import coordinate_labels
-from pmm_mcmc.run.on_tape import c_engine_of, engine_of
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
@@ -154,6 +155,7 @@ class SamplingPlan:
             density, sampler = tempered_model(vars, model, point, request.reference)
         arguments.check_coordinates(density.d)
         centre = np.concatenate([np.ravel(point[var.name]) for var in vars]).astype(float)
+        threads = request.cores or devices.cores()
         engine: Any
         if backend == "jax":
             from pmm_mcmc.model.jax_density import JaxDensity
@@ -161,9 +163,15 @@ class SamplingPlan:
             if density.jax is None:
                 density.jax = JaxDensity.from_model(density)
             engine = devices.jax_engine(arguments, density.jax, request.device, request.precision, request.chains)
+        elif backend == "numba":
+            engine = NumbaEngine.of(arguments, density, threads)
         else:
             refuse = functools.partial(refuse_what_does_not_fit, model, point)
-            engine, backend = engine_of(request, density, backend, centre, announce, refuse)
+            engine = engine_of(arguments, density, centre, threads, request.chains, announce, refuse)
+            if isinstance(engine, NumbaEngine):
+                backend = "numba"
+            elif backend == "tape":
+                engine = engine.tape
         engine.periods = periods_of(vars, model)
         layout = model_layout(model, vars, point, "jax" if backend == "jax" else "numba")
         return cls._of_engine(

@@ -14,7 +14,7 @@ from pytensor.graph.replace import clone_replace
 from pmm_mcmc.model.building import building
 from pmm_mcmc.run.plan import SamplingPlan
 
-__all__ = ["Unconstraining"]
+__all__ = ["Unconstraining", "unconstraining_of"]
 
 
 class Unconstraining:
@@ -22,11 +22,12 @@ class Unconstraining:
 
     def __init__(self, plan: SamplingPlan):
         self._density = plan.density
+        self._layout = plan.layout
         self._d = plan.engine.d
         self._function: Any = None
         values = plan.layout.values(np.zeros((1, 1, self._d)))
         if plan.model is not None:
-            self._function = _function_of(plan.model)
+            self._function = unconstraining_of(plan.model)
             self.names = [rv.name for rv in plan.model.free_RVs]
         elif plan.density is not None and plan.density.start is not None:
             self.names = [name for name in values if self._is_free(name, values[name][0, 0])]
@@ -41,6 +42,11 @@ class Unconstraining:
         except ValueError:
             return False
         return True
+
+    def values_at(self, x: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the values ``(n, *shape)`` by name at positions ``(n, d)``."""
+        values = self._layout.values(x[None])
+        return {name: values[name][0] for name in self.names}
 
     def of_posterior(self, posterior: xr.Dataset) -> np.ndarray:
         """Return the positions ``(n, d)`` of draws, chain by chain."""
@@ -70,7 +76,7 @@ class Unconstraining:
             return np.concatenate([np.ravel(array) for array in values.values()])
 
 
-def _function_of(model: Any) -> Any:
+def unconstraining_of(model: Any) -> Any:
     """Return a function from the values of a PyMC model's free variables to their unconstrained ones."""
     inputs = [rv.type(name=rv.name) for rv in model.free_RVs]
     transforms = [model.rvs_to_transforms[rv] for rv in model.free_RVs]

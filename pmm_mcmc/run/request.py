@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
-from pmm_mcmc.engines.argument_checks import choice
+from pmm_mcmc.engines.argument_checks import choice, unknown_argument
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.user_density import LogDensity
@@ -24,7 +25,7 @@ from pmm_mcmc.run.storage import NothingStored
 from pmm_mcmc.run.storage.folder import Folder
 from pmm_mcmc.run.storage.recovery import stored_identity
 from pmm_mcmc.steps.adjusted import GHMC
-from pmm_mcmc.steps.base import LangevinStep, unknown_argument
+from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
 
 __all__ = ["CHAINS", "Request", "backend_of", "fresh_seed", "one_step", "refuse_unknown", "seed_of", "stored_run"]
@@ -255,6 +256,8 @@ def one_step(step: Any, draws: Any) -> LangevinStep | None:
             f"step: {len(step)} steps were given, and pmm.sample moves all variables with one; PyMC combines several: "
             "pm.sample(step=[...])"
         )
+    if isinstance(step, xr.DataTree):
+        raise ValueError("step=<DataTree>: is a result; pmm.temper() samples by itself: call it in place of pmm.sample")
     if not isinstance(step, LangevinStep | None):
         raise ValueError(
             f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(); pm.sample takes PyMC's own"

@@ -17,8 +17,7 @@ __all__ = ["GHMC", "MALA"]
 class GHMC(LangevinStep):
     r"""Generalised Hamiltonian Monte Carlo: Metropolis-adjusted Langevin dynamics, one gradient a step.
 
-    The kernel of the draws of :func:`pmm_mcmc.sample`.  It is *adjusted*: the stationary law is the posterior itself,
-    for any ``step_size``.
+    The kernel of the draws of :func:`pmm_mcmc.sample`.  It is *adjusted*: the stationary law is the posterior itself.
 
     *Dynamics*: :math:`du = v\,dt,\ dv = -(\gamma v + \nabla F(u))\,dt + \sqrt{2 \gamma}\,dB` in whitened coordinates
     (see ``scaling``), with :math:`F` minus the log posterior density and :math:`\gamma` = ``friction``.  A step of
@@ -32,10 +31,7 @@ class GHMC(LangevinStep):
     :math:`s \leftarrow s / r`; else :math:`v \leftarrow -v`.  Before each test :math:`s` moves on by 0.1, round the
     interval, so that rejections come in clusters and the chain moves on along one path between them [2]_.
 
-    *Cost*: 1 gradient a step, with its log density.  Memory: 17 arrays of length :math:`d` for each chain, and 6 for
-    each draw computed ahead (at most 256).
-
-    *Bias*: none in the stationary law, for any ``step_size``.
+    *Cost*: 1 gradient a step, with its log density.  *Bias*: none in the stationary law, for any ``step_size``.
 
     Parameters
     ----------
@@ -44,15 +40,8 @@ class GHMC(LangevinStep):
         :math:`h`, a time: on a posterior that ``scaling`` whitens, an angle.  "auto" (default): adapted in warm-up
         towards an acceptance rate of 0.9.
     friction
-        :math:`\gamma`, the rate at which the velocity is forgotten.  "auto" (default): :math:`0.5 + h / 4`, or
-        less where directions are slow.
-    <steps_per_draw>
-    <scaling>
-    <reparametrise>
-    <keep_gradients>
-    <pymc>
-
-    <raises>
+        :math:`\gamma`, the rate at which the velocity is forgotten.  "auto" (default): :math:`0.5 + h / 4`.
+    <of_all>
 
     Notes
     -----
@@ -93,8 +82,7 @@ class GHMC(LangevinStep):
 class MALA(LangevinStep):
     r"""Metropolis-adjusted Langevin algorithm, one gradient a step: the baseline of adjusted Langevin sampling.
 
-    A baseline to compare with, for which :class:`GHMC` is the better choice.  It is *adjusted*: the stationary law is
-    the posterior itself, for any ``step_size``.
+    A baseline, for which :class:`GHMC` is the better choice.  It is *adjusted*: the stationary law is the posterior.
 
     *Dynamics*: a step proposes, in whitened coordinates (see ``scaling``) with :math:`F` minus the log posterior
     density and :math:`h` = ``step_size``,
@@ -104,9 +92,7 @@ class MALA(LangevinStep):
     the Euler step over a time :math:`h^2/2` of :math:`du = -\nabla F(u)\,dt + \sqrt 2\,dB`, and accepts it with the
     probability of Metropolis and Hastings [1]_.  A rejected proposal is not tried again.
 
-    *Cost*: 1 gradient a step, with its log density.  Memory: 17 arrays of length :math:`d` for each chain.
-
-    *Bias*: none in the stationary law, for any ``step_size``.
+    *Cost*: 1 gradient a step, with its log density.  *Bias*: none in the stationary law, for any ``step_size``.
 
     Parameters
     ----------
@@ -114,13 +100,7 @@ class MALA(LangevinStep):
     step_size
         :math:`h`, the standard deviation of the noise of a step.  "auto" (default): adapted in warm-up towards an
         acceptance rate of 0.574, the optimum for many independent coordinates [2]_, at most 1.5.
-    <steps_per_draw>
-    <scaling>
-    <reparametrise>
-    <keep_gradients>
-    <pymc>
-
-    <raises>
+    <of_all>
 
     References
     ----------

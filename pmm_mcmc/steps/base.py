@@ -6,10 +6,10 @@ columns); ``tests/steps/test_steps.py`` fails first if it moves.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import json
-from dataclasses import field, fields, replace
+import logging
+from dataclasses import field, fields
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -25,19 +25,35 @@ from pytensor.graph.traversal import ancestors
 from rich.progress import TextColumn
 
 from pmm_mcmc._version import __version__
+from pmm_mcmc.engines.argument_checks import unknown_argument
 from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.contract import Chunk, TunedParameters
 from pmm_mcmc.engines.numba_engine import NumbaEngine
+from pmm_mcmc.engines.taped_engine import TapedEngine, engine_of
 from pmm_mcmc.model.bad_terms import bad_start_message
 from pmm_mcmc.model.initial_points import JITTER
 from pmm_mcmc.model.pymc_density import choose_vars, flat_layout, log_density, periods_of
 from pmm_mcmc.model.pytensor_density import PyTensorDensity
+from pmm_mcmc.steps.call import Watch, options_of_call, seed_of
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
-from pmm_mcmc.steps.learning import Learnt, Watch, learn, options_of_call, seed_of
-from pmm_mcmc.steps.statistics import GRADIENTS, STATISTICS, progress_columns, progress_values, row_of
+from pmm_mcmc.steps.statistics import (
+    GRADIENTS,
+    STATISTICS,
+    Stats,
+    progress_columns,
+    progress_values,
+    row_of,
+    warning_of,
+)
+from pmm_mcmc.warmup.learning import Learnt, learn
 from pmm_mcmc.warmup.step_size import fixed_setting
 
-__all__ = ["LangevinState", "LangevinStep", "unknown_argument"]
+__all__ = ["LangevinState", "LangevinStep"]
 
+_log = logging.getLogger("pmm_mcmc")
+
+# Chains by which it is reckoned how long a tape is worth while: those of a default call.
+_CHAINS = 4
 # Half the side of the box about a start that somebody chose, in which chains start to learn a setting there.
 _NEAR = 0.1
 
@@ -109,6 +125,7 @@ class LangevinStep(ArrayStepShared):
         self.chain: Chain | None = None
         self.learnt: Learnt | None = None
         self._learnt_from: list[Any] = []  # the data of the model then
+        self._last_chain = 0
 
     def _bind(self, model: pm.Model, vars: Any) -> None:
         """Bind the step to a model and some of its variables."""
@@ -122,7 +139,13 @@ class LangevinStep(ArrayStepShared):
         self._adapts = True
         self._drop_compiled()
         super().__init__(chosen, {}, blocked=True, rng=self._seed)
-        self.arguments = self.arguments.settled(others=bool(self._density.others))
+        others = list(self._density.others)
+        self.arguments = self.arguments.settled(others=bool(others))
+        if others and self.arguments.scheme == "recycled":
+            raise ValueError(
+                f"scheme='recycled' beside other steps, which move {', '.join(others)}: its draws are midpoints, and "
+                "each would take two more gradients; leave scheme out"
+            )
         complete = {var.name for var in model.continuous_value_vars} <= {var.name for var in chosen}
         # Gradients of several steps do not fit into one array, and control variates need those of all coordinates.
         dropped = () if self.keep_gradients and complete else GRADIENTS
@@ -152,6 +175,10 @@ class LangevinStep(ArrayStepShared):
     def vars(self) -> list[Any]:
         """The variables; a step created outside any model takes those of the model that is in context."""
         model = _model_of_context() if self.free else None
+        if not self.free and options_of_call().get("model", self._model) is not self._model:
+            raise ValueError(
+                f"step: {type(self).__name__} was made for another model: make it within the one to sample"
+            )
         if model is not None and (self._value_vars != list(model.value_vars) or model is not self._model):
             self._bind(model, None)
         if self._model is None:
@@ -172,24 +199,45 @@ class LangevinStep(ArrayStepShared):
         self._learn_once()
         return [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
 
-    def _learn_once(self) -> None:
-        """Learn the setting, unless it is known or the chains of the call in progress have no warm-up."""
+    def _learn_once(self, start: PointType | None = None) -> None:
+        """Learn the setting, unless it is known or the chains of the call in progress have no warm-up.
+
+        That is from the model's own start or, where it has no density, near the point at which a chain is to ``start``.
+        """
         options = options_of_call()
+        self._refuse_shared_variables(options.get("provided_steps") or [])
+        self._last_chain = int(options.get("chains", 1)) - 1
         self._adapt(options.get("tune") != 0)
         data = [shared.get_value(borrow=True) for shared in self._data]
         current = self.learnt is not None and list(map(id, data)) == list(map(id, self._learnt_from))
-        _ = self._engine
-        if current or options.get("tune") == 0 or self._density.d == 0:
-            return
-        self._show_others(self._initial_point)
-        quiet = bool(options.get("quiet", False))
-        watch = Watch(self.arguments.method, quiet, bool(options.get("progressbar", True)) and not quiet)
-        centre = self._flat(self._initial_point)
-        with watch.shown() as show:
-            rng = seed_of(self.arguments, self._density.layout)
-            self.learnt = learn(self.arguments, self._engine, centre, rng, show=show)
-        self._learnt_from = data
-        watch.report(self.learnt)
+        engine = self._engine
+        if options.get("tune") != 0 and not current:
+            elsewhere = options.get("initial_points", [])[:1] if start is None else [start]
+            watch = Watch(self.arguments.method, options)
+            with watch.shown() as show:
+                for point, width in ((self._initial_point, JITTER), *((point, _NEAR) for point in elsewhere)):
+                    self._show_others(point)
+                    rng = seed_of(self.arguments, self._density.layout)
+                    self.learnt = learn(self.arguments, engine, self._flat(point), rng, show, width)
+                    if self.learnt is not None:
+                        watch.report(self.learnt)
+                        break
+            self._learnt_from = data
+        if isinstance(engine, TapedEngine) and engine.waits(self._transitions(options)):
+            engine.compile()  # before processes are forked
+
+    def _transitions(self, options: dict[str, Any]) -> int:
+        """Return the number of transitions that a chain of a call makes."""
+        steps = self.learnt.tuned.steps_per_draw if self.learnt is not None else self.arguments.steps_per_draw or 1
+        return int(options.get("tune") or 0) + steps * int(options.get("draws", 0))
+
+    def _refuse_shared_variables(self, steps: list[Any]) -> None:
+        """Raise ``ValueError`` if another step of the call moves a variable of this one."""
+        for other in steps:
+            for var in self._vars if other is not self else ():
+                if var in other.vars:
+                    names = f"{type(self).__name__} and {type(other).__name__}"
+                    raise ValueError(f"step: {var.name} is moved by two steps, {names}; give it to one of them")
 
     @property
     def given(self) -> dict[str, Any]:
@@ -224,8 +272,13 @@ class LangevinStep(ArrayStepShared):
         return log_density(self._vars, self._model, self._initial_point, noncentring)
 
     @cached_property
-    def _engine(self) -> NumbaEngine:
-        engine = NumbaEngine.of(self.arguments, self._density)
+    def _engine(self) -> NumbaEngine | TapedEngine:
+        density = self._density
+        engine: NumbaEngine | TapedEngine
+        if density.others:  # which a tape would take for data, and be built anew for each draw
+            engine = NumbaEngine.of(self.arguments, density)
+        else:
+            engine = engine_of(self.arguments, density, self._flat(self._initial_point), 1, _CHAINS, _log.info)
         engine.periods = periods_of(self._vars, self._model)
         return engine
 
@@ -272,27 +325,61 @@ class LangevinStep(ArrayStepShared):
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Advance to the next draw."""
-        moves_all = not self._density.others
-        chain = self._chain_at(point, moves_all)
+        chain = self._chain_at(point)
         setting = chain.tuned
-        thin = chain.steps_per_draw
-        chunk = chain.draw(self._engine, moves_all)
+        gradients = chain.n_grad
+        chunk = chain.draw(self._engine)
         new = self._as_point(chunk.model_position[0, 0])
         chain.position = self._flat(new)  # rounded to the dtypes of the variables
-        stats = row_of(self.stats_dtypes_shapes, chunk, setting, thin, chain, self._engine.structure)
-        return (new if moves_all else {**point, **new}), [stats]
+        stats = self._statistics(chain, chunk, setting, gradients)
+        return ({**point, **new} if self._density.others else new), [stats]
+
+    def _statistics(self, chain: Chain, chunk: Chunk, setting: TunedParameters, gradients: int) -> Stats:
+        """Return the statistics of a draw that began with a setting, after as many ``gradients``."""
+        arguments = self.arguments
+        done = chain.iteration - self.n_tune  # draws after the warm-up
+        row = row_of(
+            self.stats_dtypes_shapes, chunk, setting, gradients, self._engine.structure,
+            friction=setting.friction if arguments.dynamics == "underdamped" else np.nan,
+            steps_per_draw=chain.steps_per_draw,
+            n_grad_setting=chain.setting_gradients,
+            sampler=self._made_by if done == 1 else "",
+            warning=warning_of(
+                arguments.method, chain.unstable, self.n_draws, chain.steps_per_draw, arguments.kernel.adjusted,
+                self._is_last_chain,
+            ) if done == self.n_draws else None,
+        )  # fmt: skip
+        row.unstable_total = chain.unstable
+        row.tuning = chain.tuning
+        return row
+
+    @property
+    def _is_last_chain(self) -> bool:
+        """Whether the chain is the last of its call, by the random numbers that PyMC has given it."""
+        number = getattr(self.rng.bit_generator.seed_seq, "spawn_key", ())[:1]
+        return number in ((), (self._last_chain,))
 
     def astep(self, q0: RaveledVars) -> Any:
         """Not used: :meth:`step` works on points."""
         raise NotImplementedError
 
-    def _chain_at(self, point: PointType, moves_all: bool) -> Chain:
+    def _chain_at(self, point: PointType) -> Chain:
         """Return the chain at ``point``, where it moves if it is elsewhere, for the values of the other variables."""
         self._show_others(point)
         q = self._flat(point)
+        moves_all = not self._density.others
         try:
             if self.chain is None:
-                self.chain = self._new_chain(q, moves_all)
+                if self.n_tune and self.learnt is None:  # outside PyMC's loop
+                    self._learn_once(point)
+                if self.n_tune and self.learnt is None:
+                    raise NotFiniteError
+                self._show_others(point)
+                self.chain = Chain.begin(
+                    self.arguments, self._engine, self.learnt if self.n_tune else None, q,
+                    default=np.array_equal(q, self._flat(self._initial_point)), moves_all=moves_all,
+                    n_tune=self.n_tune, rng=self.rng,
+                )  # fmt: skip
             else:
                 moved = not np.array_equal(q, self.chain.position)
                 if moved or not moves_all:
@@ -300,27 +387,6 @@ class LangevinStep(ArrayStepShared):
         except NotFiniteError:
             raise SamplingError(bad_start_message(self._model, point)) from None
         return self.chain
-
-    def _new_chain(self, q: np.ndarray, moves_all: bool) -> Chain:
-        default = np.array_equal(q, self._flat(self._initial_point))
-        learnt = self.learnt if self.n_tune else None
-        of_chain = 0  # gradients of a setting that it alone learns
-        remarks: tuple[str, ...] = ()
-        if self.n_tune and learnt is None:  # not outside PyMC's loop, nor where the model's own start has no density
-            width = JITTER if default else _NEAR
-            learnt = learn(self.arguments, self._engine, q, self.rng, width)
-            if learnt is None:
-                raise NotFiniteError
-            of_chain = learnt.n_grad
-            remarks = learnt.remarks
-            learnt = replace(learnt, n_grad=0)
-        chain = Chain.begin(
-            self.arguments, self._engine, learnt, q, default=default, moves_all=moves_all,
-            lengths=(self.n_tune, self.n_draws), rng=self.rng, made_by=self._made_by,
-        )  # fmt: skip
-        chain.remarks = remarks
-        chain.pending += of_chain
-        return chain
 
     def _show_others(self, point: PointType) -> None:
         """Pass the values of the variables that other steps move to the log density."""
@@ -367,27 +433,6 @@ def _checked(vars: Any, model: pm.Model) -> Any:
     if vars is not None and not len(several):
         raise ValueError("vars=[]: needs a variable at least; leave it out for all continuous ones")
     return vars
-
-
-# Names of the field, and of the paper's letters, for arguments that have other names here.
-_SYNONYMS = {
-    **dict.fromkeys(("alpha", "h", "eta", "epsilon", "eps", "dt", "step_scale", "stepsize", "lr"), "step_size"),
-    **dict.fromkeys(("gamma", "damping"), "friction"),
-    **dict.fromkeys(("n_midpoints", "cells", "k"), "K"),
-    **dict.fromkeys(("thin", "thinning", "path_length"), "steps_per_draw"),
-    **dict.fromkeys(("mass_matrix", "metric", "preconditioner"), "scaling"),
-}
-
-
-def unknown_argument(name: str, value: Any, called: str, names: list[str]) -> TypeError:
-    """Return the error for an argument that is none of the ``names``, one of which may be meant."""
-    near = [_SYNONYMS[name]] if _SYNONYMS.get(name) in names else difflib.get_close_matches(name, names, 1)
-    if name == "target_accept":
-        near = []
-    meant = f"; did you mean {near[0]}?" if near else f", which takes {', '.join(names)}"
-    text = repr(value)
-    text = f"<{type(value).__name__}>" if "\n" in text else text
-    return TypeError(f"{name}={text} is no argument of {called}{meant}")
 
 
 def _model_of_context() -> pm.Model | None:

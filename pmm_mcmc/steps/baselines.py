@@ -32,18 +32,15 @@ class ULMC(LangevinStep):
     where :math:`X = (u, v)`, :math:`b(X) = -\nabla F(u)`, and :math:`A_h, G_h, \Gamma_h` is the exact flow of the
     linear part (:mod:`pmm_mcmc.langevin.flows`).
 
-    *Cost*: 1 gradient a step.  Memory: 17 arrays of length :math:`d` for each chain, and 6 for each draw computed ahead
-    (at most 256).
-
-    *Bias*: order 1 in :math:`\alpha`; on Gaussians of curvature :math:`L` the relative error of a variance is near
-    :math:`\alpha L / (2 \gamma)`.
+    *Cost*: 1 gradient a step.  *Bias*: order 1 in :math:`\alpha`; on Gaussians of curvature :math:`L` the relative
+    error of a variance is near :math:`\alpha L / (2 \gamma)`.
 
     Parameters
     ----------
     <vars>
     <step_size>
     <friction>
-    <common>
+    <of_unadjusted>
 
     References
     ----------
@@ -83,17 +80,14 @@ class OLMC(LangevinStep):
 
     .. math:: u' = u - \alpha \nabla F(u) + \sqrt{2 \alpha}\,W, \qquad W \sim N(0, I).
 
-    *Cost*: 1 gradient a step.  Memory: 17 arrays of length :math:`d` for each chain, and 6 for each draw computed ahead
-    (at most 256).
-
-    *Bias*: order 1 in :math:`\alpha`.  On Gaussians of curvature :math:`L` the variance is too large by the factor
-    :math:`1 / (1 - \alpha L / 2)`, and the chain diverges for :math:`\alpha L \ge 2`.
+    *Cost*: 1 gradient a step.  *Bias*: order 1 in :math:`\alpha`.  On Gaussians of curvature :math:`L` the variance
+    is too large by the factor :math:`1 / (1 - \alpha L / 2)`, and the chain diverges for :math:`\alpha L \ge 2`.
 
     Parameters
     ----------
     <vars>
-    <step_size_overdamped>
-    <common>
+    <step_size>
+    <of_unadjusted>
 
     References
     ----------
@@ -143,26 +137,19 @@ class RLMC(LangevinStep):
     of the drift: on the velocity [1]_ or, overdamped, on the position: :math:`u' = u + \alpha b(\hat u) + M_\alpha`
     [2]_.
 
-    *Cost*: 2 gradients a step.  Memory: 17 arrays of length :math:`d` for each chain, and 6 for each draw computed
-    ahead (at most 256).
-
-    *Bias*: for strongly log-concave posteriors with Lipschitz gradients :math:`O(\alpha^{3/2})` in Wasserstein distance
-    is proved for the underdamped form [1]_.  Measured in variances: order 3 (underdamped); order 2, and 3 on Gaussians
-    (overdamped, where the method is :class:`PoissonOLMC` with many cells).
+    *Cost*: 2 gradients a step.  *Bias*: for strongly log-concave posteriors with Lipschitz gradients
+    :math:`O(\alpha^{3/2})` in Wasserstein distance is proved for the underdamped form [1]_.  Measured in variances:
+    order 3 (underdamped); order 2, and 3 on Gaussians (overdamped, where the method is :class:`PoissonOLMC` with
+    many cells).
 
     Parameters
     ----------
     <vars>
     dynamics
-        "underdamped" (default) or "overdamped".
-    step_size
-        :math:`\alpha`, a time, in whitened units as for :class:`ULMC` or :class:`OLMC`.  "auto" (default): tuned in
-        warm-up to the largest one whose exact relative error of the variance, on a Gaussian with the posterior's
-        steepest curvature, is about ``target_bias``.
-    friction
-        :math:`\gamma`, in whitened units.  "auto" (default): 1, which suits a whitened posterior, or less if a trial
-        in warm-up finds that to be better.  Not to be given with ``dynamics="overdamped"``.
-    <common>
+        "underdamped" (default) or "overdamped", which has no friction.
+    <step_size>
+    <friction>
+    <of_unadjusted>
 
     Notes
     -----

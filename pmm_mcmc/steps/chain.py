@@ -7,21 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Chunk, Engine, TunedParameters, chains_of
-from pmm_mcmc.engines.ensemble import Ensemble
-from pmm_mcmc.langevin.methods import Scheme
+from pmm_mcmc.engines.contract import Chunk, Engine, Ensemble, TunedParameters, chains_of
 from pmm_mcmc.model.initial_points import spread_starts
-from pmm_mcmc.steps.beside_others import Refinement
-from pmm_mcmc.steps.learning import Learnt
+from pmm_mcmc.warmup.beside_others import Refinement
+from pmm_mcmc.warmup.block import Block
+from pmm_mcmc.warmup.learning import Learnt
 from pmm_mcmc.warmup.low_starts import raised_starts
 from pmm_mcmc.warmup.step_size import fixed_setting
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = ["Chain", "NotFiniteError"]
 
-# Draws after which a chain has forgotten the place that it was given: the autocorrelation of all coordinates and their
-# squares is then below .5^10.
-_FORGETTING = 10
 # Transitions of a draw beside other steps, over those of a draw alone: one draw of all steps costs the gradients of the
 # others, too, and one more.
 _TIMES_BESIDE_OTHERS = 2
@@ -35,37 +31,31 @@ class NotFiniteError(Exception):
 class Chain:
     """A chain with all that it needs to continue bit for bit."""
 
-    arguments: MethodArguments
     tuned: TunedParameters
     ensemble: Ensemble  # of this chain alone
     position: np.ndarray  # (d,): the last draw, in the model's coordinates
     tuning: bool  # whether PyMC's warm-up is in progress
     moving: int  # draws of the warm-up that move the chain; at the others it rests
-    length: int  # draws in all
-    n_tune: int  # and of these in the warm-up
     setting_gradients: int  # that its setting took, before all chains
-    made_by: str  # the step, in words for its draws
     tolerance: float  # energy that a step of the warm-up may gain: see Warmup.tolerance
     pending: int  # gradients that no draw has reported
+    refinement: Refinement | None
     n_grad: int = 0  # those that draws have
     iteration: int = 0  # draws made
     unstable: int = 0  # transitions that failed, since the warm-up
-    refinement: Refinement | None = None
     newest: Chunk | None = None
-    remarks: tuple[str, ...] = ()  # for the end of the chain, on a setting that it alone has learnt
 
     @classmethod
     def begin(
         cls, arguments: MethodArguments, engine: Engine, learnt: Learnt | None, position: np.ndarray, *, default: bool,
-        moves_all: bool, lengths: tuple[int, int], rng: np.random.Generator, made_by: str = "",
+        moves_all: bool, n_tune: int, rng: np.random.Generator,
     ) -> Chain:  # fmt: skip
         """Start with a learnt setting or, without one, with the arguments as they are given.
 
         ``default`` says that nobody has chosen the ``position``: a chain then starts at one of the learnt places or,
-        without any, within one unit of it, as PyMC does for NUTS.  ``lengths`` are the numbers of draws in warm-up and
-        after it.  Raises NotFiniteError if the log density or its gradient is not finite at the start.
+        without any, within one unit of it, as PyMC does for NUTS.  Raises NotFiniteError if the log density or its
+        gradient is not finite at the start.
         """
-        n_tune, n_draws = lengths
         structure = engine.structure
         tuned = None if learnt is None else learnt.tuned
         parameters = structure.initial_noncentring() if tuned is None else tuned.coordinates.density_parameters
@@ -97,14 +87,12 @@ class Chain:
             raise NotFiniteError
         if not moves_all and learnt is not None and arguments.steps_per_draw is None:
             tuned = tuned._replace(steps_per_draw=_TIMES_BESIDE_OTHERS * tuned.steps_per_draw)
-        moving = n_tune
-        if placed and moves_all and learnt is not None and learnt.settled:
-            moving = min(n_tune, _FORGETTING * tuned.steps_per_draw)
+        forgets = placed and moves_all and learnt is not None and learnt.settled
         fixed = arguments.step_size is not None and arguments.scaling is not None
         return cls(
-            arguments, tuned, ensemble, structure.to_x(z, parameters)[0], n_tune > 0, moving, n_tune + n_draws, n_tune,
+            tuned, ensemble, structure.to_x(z, parameters)[0], n_tune > 0,
+            moving=min(n_tune, learnt.forgetting) if learnt is not None and forgets else n_tune,
             setting_gradients=0 if learnt is None else learnt.n_grad,
-            made_by=made_by,
             tolerance=0.0 if placed or learnt is None else THRESHOLDS.energy_tolerance,
             pending=pending,
             refinement=None if moves_all or learnt is None or fixed else Refinement(arguments),
@@ -142,10 +130,10 @@ class Chain:
         self.ensemble.state = state
         self.ensemble.evaluation = evaluation
 
-    def draw(self, engine: Engine, moves_all: bool) -> Chunk:
-        """Return the next draw, ``(1, 1, ...)``; other step methods move variables, too, unless this ``moves_all``."""
+    def draw(self, engine: Engine) -> Chunk:
+        """Return the next draw, ``(1, 1, ...)``."""
         rests = self.tuning and self.iteration >= self.moving and self.newest is not None
-        chunk = self._rested() if rests else self._moved(engine, moves_all)
+        chunk = self._rested() if rests else self._moved(engine)
         self.iteration += 1
         self.unstable += int(chunk.unstable.sum())
         chunk.n_grad[...] += self.pending
@@ -160,45 +148,22 @@ class Chain:
         counts = ("n_grad", "unstable", "refined", "model_failures")
         return self.newest._replace(**{name: np.zeros_like(getattr(self.newest, name)) for name in counts})
 
-    def _moved(self, engine: Engine, moves_all: bool) -> Chunk:
-        d = engine.d
+    def _moved(self, engine: Engine) -> Chunk:
         ensemble = self.ensemble
         position = self.tuned.coordinates.place(chains_of(ensemble.state).evaluated)
-        gradient = ensemble.evaluation[:, :d].copy()
+        gradient = ensemble.evaluation.copy()
         chunk = ensemble.advance(engine, self.tuned, 1, thin=self.steps_per_draw, tolerance=self.tolerance)
-        if not moves_all and engine.kernel.scheme == Scheme.RECYCLED:
-            self._go_to_end_point(engine, chunk)
         if self.refinement is not None:
-            pair = np.concatenate([position, chunk.position[:, 0]])
-            gradients = np.concatenate([gradient, chunk.evaluation[:, 0, :d]])
-            failed = bool((chunk.unstable > chunk.model_failures).any())
-            if self.refinement.observe(pair, gradients, float(chunk.accept.mean()), failed):
+            twice = Block(*(np.repeat(array, 2, axis=1) for array in Block.of(chunk)))
+            twice.position[:, 0] = position
+            twice.gradient[:, 0] = gradient
+            self.refinement.pairs.append(twice._replace(gradient=twice.gradient[..., : engine.d]))
+            if self.refinement.due:
                 self._refine(engine)
         return chunk
 
     def _refine(self, engine: Engine) -> None:
         assert self.refinement is not None
         old = self.tuned.coordinates
-        self.tuned = self.refinement.refined(self.tuned)
+        self.tuned = self.refinement.refine(self.tuned)
         self.ensemble.change_coordinates(engine, old, self.tuned.coordinates)
-
-    def _go_to_end_point(self, engine: Engine, chunk: Chunk) -> None:
-        """Move a draw from the last midpoint to the chain's position, where other step methods go on."""
-        coordinates = self.tuned.coordinates
-        state = self.ensemble.state.copy()
-        evaluation = engine.evaluate(coordinates, state)
-        chunk.n_grad[...] += 1
-        chains = chains_of(state)
-        if np.isnan(chains.lp).any():
-            # No finite density there: back to the midpoint, with a fresh velocity, as the engine does.
-            last = chains_of(self.ensemble.state)
-            last.u[...] = coordinates.whiten(chunk.position[:, 0])
-            key = [*self.ensemble.keys[0], self.ensemble.transition]
-            last.v[...] = np.random.default_rng(key).standard_normal(last.v.shape)
-            chunk.unstable[...] += 1
-            return
-        self.ensemble.state = state
-        self.ensemble.evaluation = evaluation
-        chunk.evaluation[:, 0] = evaluation
-        chunk.lp[:, 0] = chains.lp[:, 0]
-        chunk.position[:, 0] = coordinates.place(chains.u)

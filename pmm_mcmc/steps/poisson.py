@@ -42,8 +42,7 @@ class PoissonULMC(LangevinStep):
     or :math:`(i + 1/2) \alpha / K` ("centred"), and a random set :math:`I` of cells (``option``).
 
     *Cost*: :math:`2 - 1/K` gradients a step on the left grid (in the mean, under either option), 2 on the centred one,
-    1 for ``scheme="recycled"``.  Memory: 17 arrays of length :math:`d` for each chain, for any ``K``, and 6 for each
-    draw computed ahead (at most 256).
+    1 for ``scheme="recycled"``.
 
     *Bias*: for Option 1, :math:`L`-Lipschitz gradients, :math:`\gamma > C \sqrt L`, small :math:`\alpha \gamma` and
     about :math:`1/\alpha` steps, the law of the chain is within :math:`O(\alpha^4)` (KL divergence, :math:`K \sim
@@ -67,7 +66,7 @@ class PoissonULMC(LangevinStep):
         "auto" (default): "paper" if ``K``, ``option``, ``grid`` or ``midpoint`` is given, and beside steps that move
         other variables, where the recycled scheme needs two more gradients; otherwise "recycled", which needed 1.5 to
         3.6 times fewer gradients on all ten targets of the documentation's comparison.
-    <common>
+    <of_unadjusted>
 
     Notes
     -----
@@ -122,8 +121,6 @@ class PoissonOLMC(LangevinStep):
     (``grid="left"``) or :math:`(i + 1/2) \alpha / K` ("centred"), and a random set :math:`I` of cells (``option``).
 
     *Cost*: :math:`2 - 1/K` gradients a step on the left grid (in the mean, under either option), 2 on the centred one.
-    Memory: 17 arrays of length :math:`d` for each chain, for any ``K``, and 6 for each draw computed ahead (at most
-    256).
 
     *Bias*: for Option 1, :math:`L`-Lipschitz gradients, small :math:`\alpha L` and about :math:`1/\alpha` steps, the
     law of the chain is within :math:`O(\alpha^2)` (KL divergence, :math:`K \sim 1/\alpha`) of that of OLMC with step
@@ -134,11 +131,11 @@ class PoissonOLMC(LangevinStep):
     ----------
     <vars>
     <K>
-    <step_size_overdamped>
+    <step_size>
     <option>
     <grid>
     <midpoint>
-    <common>
+    <of_unadjusted>
 
     Notes
     -----

@@ -14,19 +14,17 @@ _TEXTS = {
 """,
     "step_size": r"""
     step_size
-        :math:`\alpha`, a time: at unit velocity a step moves by ``step_size`` whitened units.  "auto" (default): tuned
-        in warm-up to the largest one whose exact relative error of the variance, on a Gaussian with the posterior's
-        steepest curvature, is ``target_bias``.
+        :math:`\alpha`, a time in whitened units.  "auto" (default): learnt in warm-up, the largest one whose exact
+        relative error of the variance, on a Gaussian with the posterior's steepest curvature, is ``target_bias``.
 """,
     "friction": r"""
     friction
-        :math:`\gamma`, in whitened units.  "auto" (default): 1, which suits a whitened posterior, or less if a trial
-        in warm-up finds that to be better.
+        :math:`\gamma`, in whitened units.  "auto" (default): 1, which suits a whitened posterior.
 """,
     "K": r"""
     K
         Number of cells of a step.  "auto" (default): the smallest power of two between 16 and 4096 for which the bias
-        of the grid is small beside that of the step.  A larger K costs no gradients.
+        of the grid is small beside that of the step.  A larger K costs no gradients and no memory.
 """,
     "option": r"""
     option
@@ -82,21 +80,18 @@ _TEXTS = {
         As for PyMC's own step methods: the model, by default that of the enclosing ``with``; True, since all variables
         move together; a seed, which ``pm.sample(random_seed=...)`` replaces.
 """,
-    "step_size_overdamped": r"""
-    step_size
-        :math:`\alpha`, a time: the noise of a step has standard deviation ``sqrt(2 * step_size)`` in whitened units.
-        "auto" (default): tuned in warm-up to the largest one whose exact relative error of the variance, on a Gaussian
-        with the posterior's steepest curvature, is ``target_bias``.
-""",
-    "common": """
+    "of_all": """
     <steps_per_draw>
     <scaling>
-    <target_bias>
     <reparametrise>
     <keep_gradients>
     <pymc>
 
     <raises>
+""",
+    "of_unadjusted": """
+    <target_bias>
+    <of_all>
 """,
     "paper": """
     .. [1] S. Kandasamy and D. Nagaraj, "The Poisson Midpoint Method for Langevin Dynamics: Provably Efficient

@@ -13,7 +13,6 @@ from rich.table import Column
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.engines.contract import Chunk, TunedParameters
-from pmm_mcmc.steps.chain import Chain
 from pmm_mcmc.warmup.standard_errors import poisson_limit
 
 __all__ = [
@@ -27,10 +26,12 @@ __all__ = [
     "progress_columns",
     "progress_values",
     "row_of",
+    "warning_of",
 ]  # fmt: skip
 
 GRADIENTS = ("gradient", "unconstrained", "noncentred")
-# What PyMC's loop alone records: the step, as JSON, the gradients of its setting, and what its last draw has to say.
+# What PyMC's loop alone records: the step, as JSON at the first draw after warm-up, the gradients of its setting, and
+# what its last draw has to say.
 OF_STEP = ("sampler", "n_grad_setting", "warning")
 # Names, types and shapes, in the form of PyMC's stats_dtypes_shapes.
 STATISTICS: dict[str, tuple[Any, Any]] = {
@@ -71,45 +72,28 @@ class Stats(dict[str, Any]):
 
 
 def row_of(
-    names: Collection[str], chunk: Chunk, setting: TunedParameters, thin: int, chain: Chain, structure: Structure
+    names: Collection[str], chunk: Chunk, setting: TunedParameters, n_grad: int, structure: Structure, **values: Any
 ) -> Stats:
-    """Return statistics by name of a draw ``(1, 1, ...)``: of its setting and transitions, and the chain after it."""
+    """Return statistics of a draw ``(1, 1, ...)`` by name: ``values``, and a chunk's after ``n_grad`` gradients."""
     noncentred = chunk.position
     gradient = chunk.evaluation[..., : noncentred.shape[-1]]
     if "gradient" in names:
         parameters = setting.coordinates.density_parameters
         noncentred, gradient = structure.diagnostic_coordinates(noncentred, gradient, parameters)
-    total = np.array([chain.n_grad]) - chunk.n_grad[:, 0]
-    columns = columns_of(chunk, total, noncentred, gradient)
-    values = {name: column[0, 0] if name in GRADIENTS else column[0, 0].item() for name, column in columns.items()}
-    values |= {
-        "step_size": setting.step_size,
-        "K": setting.K,
-        "friction": setting.friction if chain.arguments.dynamics == "underdamped" else np.nan,
-        "steps_per_draw": thin,
-        "n_grad_setting": chain.setting_gradients,
-        "sampler": chain.made_by,
-        "warning": _warning_of(chain, thin),
-    }
-    row = Stats({name: values[name] for name in names})
-    row.unstable_total = chain.unstable
-    row.tuning = chain.tuning
-    return row
+    columns = columns_of(chunk, np.array([n_grad]), noncentred, gradient)
+    values |= {name: column[0, 0] if name in GRADIENTS else column[0, 0].item() for name, column in columns.items()}
+    values |= {"step_size": setting.step_size, "K": setting.K}
+    return Stats({name: values[name] for name in names})
 
 
-def _warning_of(chain: Chain, thin: int) -> SamplerWarning | None:
-    """Return what the last draw of a chain has to say, which PyMC logs."""
-    if chain.iteration != chain.length:
-        return None
-    lines = list(chain.remarks)
-    draws = chain.length - chain.n_tune
-    if chain.unstable > poisson_limit(THRESHOLDS.unstable_rate * draws):
-        failed = "proposals diverged" if chain.arguments.kernel.adjusted else "transitions were unstable"
-        lines.append(
-            f"{chain.arguments.method}: {chain.unstable} of {draws * thin} {failed}; pmm.verdict(dt) says where, and "
-            "what to do"
-        )
-    return SamplerWarning(WarningType.DIVERGENCES, "\n".join(lines), "warn") if lines else None
+def warning_of(method: str, failures: int, draws: int, thin: int, adjusted: bool, last: bool) -> SamplerWarning | None:
+    """Return what the last draw of a chain has to say, which PyMC logs; the ``last`` chain names the verdict."""
+    if failures > poisson_limit(THRESHOLDS.unstable_rate * draws):
+        failed = "proposals diverged" if adjusted else "transitions were unstable"
+        text = f"{method}: {failures} of {draws * thin} {failed}; pmm.verdict(dt) says where, and what to do"
+        return SamplerWarning(WarningType.DIVERGENCES, text, "warn")
+    text = f"{method}: pmm.verdict(dt) says what the draws are worth"
+    return SamplerWarning(WarningType.CONVERGENCE, text, "info") if last else None
 
 
 def columns_of(chunk: Chunk, n_grad: np.ndarray, noncentred: np.ndarray, gradient: np.ndarray) -> dict[str, np.ndarray]:

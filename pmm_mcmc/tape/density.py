@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
 from typing import Any
 
@@ -56,11 +57,13 @@ class TapedDensity:
         self._graph = FunctionGraph([*self._inputs, *self._shared], list(outputs), clone=True)
         large = len(self._graph.apply_nodes) > _LARGE
         numba_mode().excluding(*_NOT_REWRITTEN, *(_NOT_IN_LARGE if large else ())).optimizer.rewrite(self._graph)
+        self._idle: list[tuple[np.ndarray, np.ndarray]] = []  # a workspace that nobody uses, with what it is a copy of
         self._tape = self._built()
 
     def _built(self) -> Tape:
         """Return the tape for the current data."""
-        self._data: list[np.ndarray] = [np.array(shared.get_value(borrow=True)) for shared in self._shared]
+        self._values = [shared.get_value(borrow=True) for shared in self._shared]
+        self._data = [np.array(value) for value in self._values]
         builder = Builder()
         inputs = [builder.new((size,)) for size in (self.d, len(self._parameters))[: len(self._inputs)]]
         outputs = trace(builder, self._graph, [*inputs, *self._data])
@@ -69,9 +72,11 @@ class TapedDensity:
     def current(self, parameters: np.ndarray | None = None) -> Tape:
         """Return the tape for the data as they are now, and as many parameters of the density."""
         parameters = self._parameters if parameters is None else parameters
-        data = [shared.get_value(borrow=True) for shared in self._shared]
+        values = [shared.get_value(borrow=True) for shared in self._shared]
+        same = all(map(operator.is_, values, self._values)) or all(map(np.array_equal, values, self._data))
+        self._values = values
         # The mixture that a ladder begins from has its own number of parameters.
-        if len(parameters) != len(self._parameters) or not all(map(np.array_equal, data, self._data)):
+        if len(parameters) != len(self._parameters) or not same:
             self._parameters = np.array(parameters, dtype=float)
             self._tape = self._built()
         return self._tape
@@ -91,11 +96,20 @@ class TapedDensity:
         """
         parameters = self._parameters if density_parameters is None else density_parameters
         code, template, inputs, (value, evaluation), functions = self.current(parameters)
-        workspace = template.copy()
+        try:
+            copied, workspace = self._idle.pop()
+        except IndexError:
+            copied = workspace = np.empty(0)
+        if copied is not template:
+            workspace = template.copy()
         for start in inputs[1:]:
             workspace[start : start + len(parameters)] = parameters
         width = self.width if output == "joint" else self.d
         places = code.ctypes.data, len(code), workspace.ctypes.data, len(workspace), value, evaluation, width
         table = np.array(places, dtype=np.int64)
-        weakref.finalize(table, list, (code, workspace, functions)).atexit = False
+        weakref.finalize(table, self._give_back, template, workspace, (code, functions)).atexit = False
         return table
+
+    def _give_back(self, template: np.ndarray, workspace: np.ndarray, used: tuple[Any, ...]) -> None:
+        """Keep a workspace for the next table: to copy one a draw takes longer than many a gradient."""
+        self._idle[:] = [(template, workspace)]

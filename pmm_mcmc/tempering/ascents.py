@@ -12,10 +12,9 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.mode_mass import Maximum, distinct
 from pmm_mcmc.diagnostics.mode_search import search_modes
 from pmm_mcmc.diagnostics.other_modes import OtherModes
-from pmm_mcmc.diagnostics.search_space import SearchSpace, along_coordinates, turned
+from pmm_mcmc.diagnostics.search_space import SearchSpace, lowest_falls, turned
 from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.tempering.path import Points, TemperingPath
-from pmm_mcmc.warmup.ascent import Ascents, Density
 
 __all__ = ["search_modes_of_ladder", "unmet_maxima"]
 
@@ -49,79 +48,51 @@ def search_modes_of_ladder(
     ``setting`` it is.  Those from intermediate temperatures spend a fifth of ``n_grad`` at most, the gradients so far.
     """
     positions = draws.position.reshape(-1, path.d)
-    some = positions[rng.permutation(len(positions))[:_POSTERIOR_STARTS]]
-    unmet, ascent_gradients = unmet_maxima(
-        path, setting.coordinates, rng.permutation(intermediate), some, int(_SHARE * n_grad), rng
-    )
-    if not len(unmet) and not len(prior):
-        return OtherModes(0.0), unmet, ascent_gradients
     periods = path.engine.periods
-    x = turned(positions, positions[-1], periods)
     space = SearchSpace(
         path.whitened_density(Coordinates(np.zeros(path.d), np.ones(path.d))),
-        x,
+        turned(positions, positions[-1], periods),
         copy=None if periods is None else lambda y: turned(y, positions[-1], periods),
         coordinates=setting.coordinates,
     )
+    unmet = unmet_maxima(space, rng.permutation(intermediate), int(_SHARE * n_grad), rng)
+    if not len(unmet) and not len(prior):
+        return OtherModes(0.0), unmet, space.spent
     modes, maxima = search_modes(space, prior, rng, maxima=unmet)
-    return modes, maxima, ascent_gradients + modes.n_grad
+    return modes, maxima, space.spent
 
 
-def unmet_maxima(
-    path: TemperingPath,
-    coordinates: Coordinates,
-    intermediate: np.ndarray,
-    draws: np.ndarray,
-    limit: int,
-    rng: np.random.Generator,
-) -> tuple[np.ndarray, int]:
-    """Return the maxima ``(m, d)`` that no ascent from a draw at the posterior reaches, and the gradients spent.
+def unmet_maxima(space: SearchSpace, intermediate: np.ndarray, limit: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the maxima ``(m, d)`` that no ascent from a draw at the posterior, those of the ``space``, reaches.
 
     Ascents start from positions ``(n, d)`` at ``intermediate`` temperatures, in random order, and from places along
-    coordinates where the density falls least away from the maxima of ``draws`` ``(m, d)`` of the posterior.  They spend
-    about ``limit`` gradients at most.  In ``coordinates`` the posterior is about as wide in each direction.
+    coordinates where the density falls least away from the maxima of draws.  They spend about ``limit`` gradients.
     """
-    density = path.whitened_density(coordinates)
-    y = coordinates.whiten(draws)
-    centre = y.mean(axis=0)
-    met, n_grad = _maxima(density, y, centre, 0.25 * limit)
+    met = _maxima(space, rng.permutation(space.draws)[:_POSTERIOR_STARTS], 0.25 * limit)
     if not met:  # nothing that the others could be compared with
-        return np.empty((0, len(centre))), n_grad
-    places, place_gradients = _places_to_ascend(density, coordinates, met, (limit - n_grad) // 2, rng)
-    n_grad += place_gradients
-    starts = np.concatenate([places, coordinates.whiten(intermediate)])
-    maxima, ascent_gradients = _maxima(density, starts, centre, limit - n_grad)
+        return np.empty((0, space.d))
+    places = _places_to_ascend(space, met, (limit - space.spent) // 2, rng)
+    maxima = _maxima(space, np.concatenate([places, space.whiten(intermediate)]), limit)
     highest_first = sorted(maxima, key=lambda maximum: -maximum.lp)
     unmet = [maximum.y for maximum in distinct(highest_first, met)[:_MOST_MAXIMA]]
-    return coordinates.place(np.reshape(unmet, (-1, len(centre)))), n_grad + ascent_gradients
+    return space.place(np.reshape(unmet, (-1, space.d)))
 
 
-def _maxima(density: Density, start: np.ndarray, centre: np.ndarray, limit: float) -> tuple[list[Maximum], int]:
-    """Return the maxima that ascents from the starts reach, and the gradients spent, about ``limit`` at most."""
+def _maxima(space: SearchSpace, start: np.ndarray, limit: float) -> list[Maximum]:
+    """Return the maxima that ascents from whitened starts reach, until about ``limit`` gradients are spent."""
     maxima: list[Maximum] = []
-    n_grad = 0
     for i in range(0, len(start), _TOGETHER):
-        if n_grad >= limit:
+        if space.spent >= limit:
             break
         group = start[i : i + _TOGETHER]
-        ends = Ascents.of(density, group, centre, _GRADIENTS_PER_ASCENT * len(group))
-        n_grad += ends.spent
-        arrived = ends.arrived
-        scales = ends.scale[arrived].tolist()
-        maxima += map(Maximum, ends.position[arrived], ends.lp[arrived].tolist(), ends.gradient[arrived], scales)
-    return maxima, n_grad
+        maxima += space.maxima(group, _GRADIENTS_PER_ASCENT * len(group))
+    return maxima
 
 
-def _places_to_ascend(
-    density: Density, coordinates: Coordinates, met: list[Maximum], limit: int, rng: np.random.Generator
-) -> tuple[np.ndarray, int]:
-    """Return places along coordinates where the density is highest for their distance from a maximum, and gradients."""
-    offsets = along_coordinates(coordinates, limit, len(met[0].y), rng).reshape(-1, len(met[0].y))
-    offsets = offsets[np.argsort((offsets**2).sum(axis=1))]
-    base = rng.integers(len(met), size=len(offsets))
-    places = np.array([maximum.y for maximum in met])[base] + offsets
-    lp = np.nan_to_num(density(places)[0], nan=-np.inf)
-    top = np.array([maximum.lp for maximum in met])[base]
-    fall = (top - lp) / np.maximum((offsets**2).sum(axis=1), 1e-300)
-    least = [group[np.argmin(fall[group])] for group in np.array_split(np.arange(len(offsets)), _PLACES) if len(group)]
-    return places[np.array(least, int)], len(offsets)
+def _places_to_ascend(space: SearchSpace, met: list[Maximum], limit: int, rng: np.random.Generator) -> np.ndarray:
+    """Return places along coordinates where the density is highest for their distance from a maximum."""
+    offsets = space.along_coordinates(limit, rng).reshape(-1, space.d)
+    base = [met[i] for i in rng.integers(len(met), size=len(offsets))]
+    places = np.reshape([maximum.y for maximum in base], (-1, space.d)) + offsets
+    best, _ = lowest_falls(offsets, [maximum.lp for maximum in base] - space.lp(places), _PLACES)
+    return places[best]

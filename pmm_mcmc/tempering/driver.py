@@ -27,11 +27,10 @@ from pmm_mcmc.run.starts import starts
 from pmm_mcmc.run.stopping import stopping_rule
 from pmm_mcmc.run.storage import Store
 from pmm_mcmc.tempering.ascents import search_modes_of_ladder
-from pmm_mcmc.tempering.ladder import SEARCH_EVERY, SEARCHES, Ladder, Trips
+from pmm_mcmc.tempering.ladder import LADDER, SEARCH_EVERY, SEARCHES, Ladder, Trips, report_of
 from pmm_mcmc.tempering.log_evidence import LadderSums
 from pmm_mcmc.tempering.mode_weights import Modes, find_modes
 from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
-from pmm_mcmc.tempering.report import LADDER, report_of
 from pmm_mcmc.tempering.tuning import LadderOptions, Tuner
 
 __all__ = ["Tempering"]

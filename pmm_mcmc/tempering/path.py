@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.contract import Engine, TunedParameters, chains_of, empty_state, evaluated_at
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import Engine, Ensemble, TunedParameters, chains_of, empty_state, evaluated_at
 from pmm_mcmc.model.mixture import GaussianMixture, path_numbers
 from pmm_mcmc.warmup.ascent import Density
 

@@ -28,7 +28,7 @@ from pmm_mcmc.run.signals import StopRequest, stop_on_signals
 from pmm_mcmc.run.stopping import DRAWS
 from pmm_mcmc.steps.poisson import PoissonULMC
 from pmm_mcmc.tempering.driver import Tempering
-from pmm_mcmc.tempering.report import LADDER
+from pmm_mcmc.tempering.ladder import LADDER
 from pmm_mcmc.tempering.tuning import LadderOptions
 
 __all__ = ["temper"]

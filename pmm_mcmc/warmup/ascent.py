@@ -29,7 +29,7 @@ class Ascents:
     position: np.ndarray  # (n, d)
     lp: np.ndarray  # (n,): log density there
     gradient: np.ndarray  # (n, d)
-    arrived: np.ndarray  # (n,): whether each is at a maximum, to a small part of a local standard deviation
+    arrived: np.ndarray  # (n,): whether each is at a maximum, to a small part of a local standard deviation, or a wall
     scale: np.ndarray  # (n,): a variance there, of the last step's direction
     spent: int  # gradients of all together
 
@@ -78,7 +78,9 @@ class Ascents:
             shorter = share[i] * np.clip(np.nan_to_num(top, nan=0.1, posinf=0.5, neginf=0.1), 0.1, 0.5)
             needs_direction[i] = good
             share[i] = np.where(good, share[i], shorter)
-            going[i[~good & (shorter < 1e-8)]] = False
+            at_wall = i[~good & (shorter < 1e-8)]
+            going[at_wall] = False
+            self.arrived[at_wall] = True
             moved = i[good]
             step = tried[good] - self.position[moved]
             change = self.gradient[moved] - gradient[good]

@@ -36,8 +36,6 @@ from pmm_mcmc.warmup.transient import narrowness, past_transient, replacements
 
 __all__ = ["Warmup"]
 
-_DOUBLE = 2.0  # largest growth of a step from block to block
-
 
 @dataclass
 class Warmup:
@@ -78,7 +76,6 @@ class Warmup:
         gradient: np.ndarray,
         *,
         density_parameters: np.ndarray | None = None,
-        least: int = THRESHOLDS.least_adapted,
         shortest: int = THRESHOLDS.first_block,
         ends: str = "length",
     ) -> Warmup:
@@ -89,7 +86,7 @@ class Warmup:
             scale = np.array(arguments.scaling)
         friction = arguments.friction or step_size.default_friction(arguments.kernel, 1.0)
         tuned = TunedParameters(1.0, 1, friction, Coordinates(position[0].copy(), scale, density_parameters), 1)
-        self = cls(arguments, length, tuned, least, shortest, ends)
+        self = cls(arguments, length, tuned, shortest=shortest, ends=ends)
         nothing = np.zeros((1, len(position)))
         window = Block(position[None], gradient[None], *[nothing] * 5)
         self._curvature = block_checks.curvature(arguments, tuned.coordinates, window, nothing == 0.0, self._steepest)
@@ -237,24 +234,12 @@ class Warmup:
         )
 
     def _adapt_step(self, window: Block, usable: np.ndarray, block: Block, failure_rate: float) -> None:
-        step = self.tuned.step_size
-        if self.arguments.kernel.adjusted and self.arguments.step_size is None:
-            # Rejections before the coordinates fit must not leave a short step: it grows as fast as others.
-            step = step_size.step_for_acceptance(
-                step, float(block.accept.mean(axis=1).min()), _DOUBLE, self.arguments.method
-            )
-        elif step_size.follows_curvature(self.arguments):
-            if failure_rate > THRESHOLDS.failure_rate or self._is_too_wide(window, usable):
-                self._step_share *= THRESHOLDS.shrink
-            else:
-                self._step_share = min(1.0, self._step_share / THRESHOLDS.shrink)
-            step = min(self._longest_step(), _DOUBLE * step)
-        self._set_step(step)
-
-    def _longest_step(self) -> float:
-        longest = self._step_share * step_size.longest_step(self.arguments, self.tuned, self._curvature)
-        # On a slope that overflows no step is stable, and one of 0 would stay there.
-        return longest if longest > 0.0 else THRESHOLDS.shrink * self.tuned.step_size
+        follows = step_size.follows_curvature(self.arguments)
+        shrinks = follows and (failure_rate > THRESHOLDS.failure_rate or self._is_too_wide(window, usable))
+        accept = float(block.accept.mean(axis=1).min())
+        self.tuned, self._step_share = step_size.adapted(
+            self.arguments, self.tuned, self._step_share, accept, shrinks, self._curvature
+        )
 
     def _set_step(self, step: float) -> None:
         self.tuned = step_size.with_step(self.arguments, self.tuned, step, self._curvature)

@@ -21,9 +21,12 @@ from pmm_mcmc.langevin.methods import METHODS, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = [
-    "adjusted_friction", "allowed_error", "default_friction", "first_step", "fixed_setting", "follows_curvature",
-    "longest_step", "midpoint_count", "safe_step", "step_for_acceptance", "with_adjusted_step", "with_step",
+    "adapted", "adjusted_friction", "allowed_error", "default_friction", "first_step", "fixed_setting",
+    "follows_curvature", "longest_step", "midpoint_count", "safe_step", "step_for_acceptance", "with_adjusted_step",
+    "with_step",
 ]  # fmt: skip
+
+_DOUBLE = 2.0  # largest growth of a step from block to block
 
 
 def adjusted_friction(step: float) -> float:
@@ -146,6 +149,25 @@ def step_for_acceptance(
     share = (1.0 - (METHODS[method].acceptance or THRESHOLDS.adjusted_acceptance)) / max(1.0 - accept, 1e-6)
     factor = min(max(share ** (1.0 / 3.0), THRESHOLDS.most_shortening), lengthening)
     return min(step * factor, METHODS[method].largest_step)
+
+
+def adapted(
+    arguments: MethodArguments, tuned: TunedParameters, share: float, accept: float, shrinks: bool, curvature: float
+) -> tuple[TunedParameters, float]:
+    """Return the setting with the step that draws show, and the share of what their curvature allows that it takes.
+
+    ``accept`` is their acceptance rate, and the share ``shrinks`` where they show that the step is too long.
+    """
+    step = tuned.step_size
+    if arguments.kernel.adjusted and arguments.step_size is None:
+        # Rejections before the coordinates fit must not leave a short step: it grows as fast as others.
+        step = step_for_acceptance(step, accept, _DOUBLE, arguments.method)
+    elif follows_curvature(arguments):
+        share = THRESHOLDS.shrink * share if shrinks else min(1.0, share / THRESHOLDS.shrink)
+        longest = share * longest_step(arguments, tuned, curvature)
+        # On a slope that overflows no step is stable, and one of 0 would stay there.
+        step = min(longest, _DOUBLE * step) if longest > 0.0 else THRESHOLDS.shrink * step
+    return with_step(arguments, tuned, step, curvature), share
 
 
 def with_step(arguments: MethodArguments, tuned: TunedParameters, step: float, curvature: float) -> TunedParameters:

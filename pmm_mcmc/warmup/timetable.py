@@ -9,7 +9,8 @@ from __future__ import annotations
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = [
-    "end_of_check", "end_of_growing", "extension", "latest_freeze", "learnt_from", "shortest_block", "stiffness",
+    "end_of_block", "end_of_check", "end_of_growing", "extension", "latest_freeze", "learnt_from", "shortest_block",
+    "stiffness",
 ]  # fmt: skip
 
 
@@ -37,9 +38,14 @@ def learnt_from(chains: int, rows: int, training: int) -> int:
     return min(chains, max(training, -(-training * THRESHOLDS.first_block // rows)))
 
 
+def end_of_block(done: int, shortest: int = THRESHOLDS.first_block) -> int:
+    """Return the end of the block that begins at a transition: blocks grow."""
+    return done + max(shortest, int(THRESHOLDS.growth * done))
+
+
 def end_of_growing(done: int, length: int, shortest: int = THRESHOLDS.first_block) -> int:
     """Return the end of a block of adaptation; it includes a remainder too short for another block."""
-    boundary = done + max(shortest, int(THRESHOLDS.growth * done))
+    boundary = end_of_block(done, shortest)
     latest = latest_freeze(length)
     return boundary if latest - boundary >= shortest else max(latest, done + 1)
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Chunk, Engine, TunedParameters
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import Chunk, Engine, Ensemble, TunedParameters
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.warmup import timetable
 from pmm_mcmc.warmup.block import Block

@@ -1,4 +1,4 @@
-"""Tools that use the samplers: comparisons, reports and targets with known answers.
+"""Tools that use the samplers: comparisons, reports, targets with known answers, and one model for many data sets.
 
 >>> import pmm_mcmc as pmm
 >>> pmm.workbench.targets.get("banana").ndim

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from pmm_mcmc.model.checks import check_discrete, check_free
-from pmm_mcmc.run.devices import check_count
-from pmm_mcmc.steps.base import LangevinStep
+from pmm_mcmc.api import LangevinStep, check_count, check_discrete, check_free
 from pmm_mcmc.workbench import targets
 from pmm_mcmc.workbench.reference import COLUMNS, row, truth_for
 from pmm_mcmc.workbench.runs import FEWEST, PEERS, model_labels, name_of, run

@@ -18,11 +18,7 @@ import pandas as pd
 import xarray as xr
 
 from pmm_mcmc._version import __version__
-from pmm_mcmc.diagnostics.noncentred import WORDS
-from pmm_mcmc.diagnostics.parameters import checked
-from pmm_mcmc.diagnostics.summary import summary, with_numbers
-from pmm_mcmc.run.judging import verdict
-from pmm_mcmc.warmup.equilibration import EQUILIBRATION
+from pmm_mcmc.api import EQUILIBRATION, WORDS, checked, summary, verdict, with_numbers
 
 __all__ = ["html_of", "report"]
 

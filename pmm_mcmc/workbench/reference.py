@@ -8,9 +8,7 @@ import arviz as az
 import numpy as np
 from scipy.stats import t
 
-from pmm_mcmc.diagnostics.statement import NOT_TRUSTED
-from pmm_mcmc.run.judging import verdict
-from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, standard_error
+from pmm_mcmc.api import NOT_TRUSTED, degrees_of_freedom, standard_error, verdict
 from pmm_mcmc.workbench.runs import PEERS, Run, run, unconstrained_draws
 
 __all__ = ["COLUMNS", "Truth", "row", "truth_for", "truth_of_draws"]

@@ -10,12 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.diagnostics.statement import Verdict
-from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.langevin.methods import METHODS
-from pmm_mcmc.model.result_tree import flat_names
-from pmm_mcmc.run.judging import verdict
-from pmm_mcmc.run.sample import sample
+from pmm_mcmc.api import METHODS, MethodArguments, Verdict, flat_names, sample, unconstraining_of, verdict
 
 __all__ = ["FEWEST", "PEERS", "Run", "model_labels", "name_of", "run", "unconstrained_draws"]
 
@@ -73,7 +68,7 @@ def run(sampler: Any, model: Any, budget: int, chains: int, seed: int) -> Run:
     gradients = warmup + np.cumsum(n_grad)
     n = max(int(np.searchsorted(gradients, budget, side="right")), 4)  # a verdict needs four
     dt = dt.isel(draw=slice(n), missing_dims="ignore")
-    return Run(unconstrained_draws(dt, model), int(gradients[n - 1]), verdict(dt))
+    return Run(unconstrained_draws(dt, model), int(gradients[n - 1]), verdict(dt, model=model))
 
 
 def _drawn(sampler: Any, draws: int, options: dict[str, Any]) -> tuple[xr.DataTree, np.ndarray, int]:
@@ -143,7 +138,7 @@ def unconstrained_draws(dt: Any, model: Any) -> np.ndarray:
     if missing:
         raise ValueError(f"reference: it has no draws of {', '.join(missing)}: bring draws of all variables")
     values = [np.asarray(posterior[variable.name].values, dtype=float) for variable in model.free_RVs]
-    forward = _forward(model)
+    forward = unconstraining_of(model)
     chains, draws = values[0].shape[:2]
     return np.array(
         [
@@ -152,19 +147,3 @@ def unconstrained_draws(dt: Any, model: Any) -> np.ndarray:
             for c in range(chains)
         ]
     )  # fmt: skip
-
-
-def _forward(model: Any) -> Any:
-    """Compile the map from values of the random variables, in the order of ``free_RVs``, to unconstrained ones."""
-    import pytensor
-    from pytensor.graph.replace import graph_replace
-
-    inputs = {variable: variable.type(name=variable.name) for variable in model.free_RVs}
-    outputs = []
-    for value in model.continuous_value_vars:
-        variable = model.values_to_rvs[value]
-        transform = model.rvs_to_transforms[variable]
-        x = inputs[variable]
-        outputs.append(x if transform is None else transform.forward(x, *variable.owner.inputs))
-    outputs = graph_replace(outputs, inputs, strict=False)
-    return pytensor.function(list(inputs.values()), outputs, on_unused_input="ignore")

@@ -13,8 +13,7 @@ from reference import engine, gaussian
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import affine_scale, best_coordinates, refitted
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import TunedParameters, empty_state
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import Ensemble, TunedParameters, empty_state
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED
 
 D, RANK = 40, 6

@@ -2,6 +2,7 @@
 
 import json
 
+import arviz_base as az
 import numpy as np
 import pymc as pm
 import pytest
@@ -135,3 +136,18 @@ def test_independent_components_that_are_alike_are_no_labels(kink):
             pm.Potential("kink", -5.0 * pm.math.abs(x.sum() - 1.0))
     dt = pmm.sample(model=model, random_seed=1, progressbar=False)
     assert "labels" not in {reason.code for reason in pmm.verdict(dt).reasons}
+
+
+@pytest.mark.pymc
+def test_a_narrow_mode_is_asked_too_whether_labels_may_be_exchanged():
+    """From draws in the body, which is symmetric, it does not show."""
+    narrow = np.array([0.5, -0.5])
+    with pm.Model() as model:
+        x = pm.Flat("x", shape=2)
+        body = -0.5 * (x**2).sum()
+        pm.Potential("both", pm.math.logaddexp(body, 6.0 - 0.5e4 * ((x - narrow) ** 2).sum()))
+    rng = np.random.default_rng(1)
+    draws = rng.normal(size=(4, 500, 2))
+    draws[:, 100:400] = narrow + 0.01 * draws[:, 100:400]
+    found = pmm.verdict(az.from_dict({"posterior": {"x": draws}}), model=model)
+    assert "labels" not in {reason.code for reason in found.reasons}

@@ -192,6 +192,19 @@ def test_modes_without_mass_are_not_mentioned():
         assert (found(density, normals(1, 2), 1, np.tile(far, (12, 1))).mass > 0.0) == said
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_density_that_is_highest_at_a_wall_has_an_answer(seed):
+    """No ascent ends at a maximum; every one ends at the wall."""
+    x = np.random.default_rng(seed).exponential(size=(2000, 2))
+
+    def density(at):
+        inside = (at > 0.0).all(axis=1)
+        return np.where(inside, -at.sum(axis=1), -np.inf), -np.ones(at.shape)
+
+    modes = found(density, x, seed)
+    assert modes.mass == 0.0 and not modes.undecided
+
+
 def test_no_answer_is_undecided():
     """Ascents that end nowhere."""
     slopes = found(lambda x: (x[:, 0], np.eye(2)[[0] * len(x)]), normals(1, 2), 1)
@@ -209,7 +222,10 @@ def test_gradients_are_counted_and_limited(d):
         calls.append(len(x))
         return one(x)
 
-    assert found(counted, normals(1, d, 3000), 1).n_grad == sum(calls) <= SEARCH.gradients + SEARCH.on_axes
+    modes = found(counted, normals(1, d, 3000), 1)
+    assert modes.n_grad == sum(calls) <= SEARCH.gradients + SEARCH.on_axes
+    assert SEARCH.chain_ascents < modes.ascents <= SEARCH.chain_ascents + SEARCH.ascents
+    assert modes.sides == min(2 * d, SEARCH.on_axes // 6)
 
 
 # -- draws of the prior ----------------------------------------------------------------------------------------------

@@ -127,6 +127,20 @@ def test_nothing_is_walked_along_where_nothing_narrows():
     assert looked(draws[:, :1], lambda x: spent.append(len(x))) == [] and spent == [400]
 
 
+def test_a_walk_ends_where_walls_leave_no_volume():
+    """The maximum across is finite there, and nothing around it is: verdicts of such runs raised an error."""
+    draws = exact_draws(4000, entered=False)
+
+    def density(x):
+        lp, gradient = neck(x)
+        beyond = (x[:, 0] < -1.3) & (np.abs(x[:, 1:]).max(axis=1) > 0.02)
+        return np.where(beyond, -np.inf, lp), gradient
+
+    found = looked(draws, density)
+    assert all(np.isfinite(along["log_density"]).all() for along in found)
+    assert pmm.verdict(run_of(draws, found)) is not None
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_walk_ends_where_the_density_is_not_finite(bad):
     draws = exact_draws(4000, entered=False)

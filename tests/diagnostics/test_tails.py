@@ -48,3 +48,14 @@ def test_unknown_means_and_sds_are_said():
     assert "tails" not in {reason.code for reason in results[0.75].reasons}
     (reason,) = (reason for reason in results[1.5].reasons if reason.code == "tails")
     assert reason.parameter == "ratio" and "ratio may have no mean" in reason.words and reason.state == "undecided"
+    assert "The sd of ratio is hardly known: the tail is heavy." in results[0.75].sentence
+
+
+def test_wide_draws_among_narrow_ones_have_a_mean():
+    """As of a component that is empty at times, and then as wide as its prior."""
+    rng = np.random.default_rng(4)
+    dt = gaussian(grid(3))
+    wide = np.where(rng.random((4, 600)) < 0.05, 60.0, 1.0) * rng.normal(size=(4, 600))
+    assert tail_index(wide[..., None])[0] > 1.0
+    dt["posterior"] = dt["posterior"].to_dataset().assign(mu=dt["posterior"]["a"].copy(data=wide))
+    assert "tails" not in {reason.code for reason in pmm.verdict(dt).reasons}

@@ -16,8 +16,7 @@ from scipy.stats import kstest
 from test_engine import COORDINATES, LEAVES, D, rough, rough_numpy
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.contract import TunedParameters, empty_state
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import Ensemble, TunedParameters, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.langevin.methods import GHMC
 from pmm_mcmc.langevin.transitions import CLIMB, DIVERGENCE, FAR_BELOW

@@ -15,8 +15,7 @@ from numba import cfunc
 from reference import engine
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.contract import TunedParameters, empty_state
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import Ensemble, TunedParameters, empty_state
 from pmm_mcmc.langevin.methods import GHMC
 from pmm_mcmc.model.native import SIGNATURE
 

@@ -27,8 +27,7 @@ from warm_ups import warm_up
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Chunk, TunedParameters, empty_state
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import Chunk, Ensemble, TunedParameters, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.model.user_density import LogDensity
 

@@ -11,8 +11,7 @@ from scipy.stats import kstest, norm
 from test_adjusted_kernel import bent, bent_jax, chains_at, straightened, z_of
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.contract import TunedParameters
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import Ensemble, TunedParameters
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.langevin.methods import MALA
 from pmm_mcmc.model.jax_density import JaxDensity

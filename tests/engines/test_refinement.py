@@ -13,8 +13,7 @@ from test_stability import METHODS, automatic, quartic
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines import contract
-from pmm_mcmc.engines.contract import TunedParameters, empty_state
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import Ensemble, TunedParameters, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.langevin.flows import flows
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED

@@ -11,8 +11,7 @@ import pytest
 from reference import cell_law, engine, fine_times, flow, gaussian, sde, sequential, uniform_midpoint, unrolled
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.contract import TunedParameters, empty_state
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import Ensemble, TunedParameters, empty_state
 from pmm_mcmc.langevin.gaussian_law import stationary_covariance, variance_error
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import IMPORTANCE_POWER

@@ -12,8 +12,7 @@ from reference import engine, gaussian
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines import contract
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import TunedParameters, empty_state
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import Ensemble, TunedParameters, empty_state
 from pmm_mcmc.langevin import stability
 from pmm_mcmc.langevin.gaussian_law import step_maps
 from pmm_mcmc.langevin.methods import GHMC, OVERDAMPED

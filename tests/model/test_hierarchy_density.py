@@ -11,8 +11,7 @@ from hierarchy_models import BUILD, build, densities, eight_schools, some_noncen
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import empty_state
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import Ensemble, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.families import law_of

@@ -5,6 +5,7 @@ import inspect
 import numpy as np
 import pymc as pm
 import pytest
+import xarray as xr
 from sampling_runs import assert_same, run
 
 import pmm_mcmc as pmm
@@ -64,6 +65,7 @@ def test_draws_may_come_first(well):
         (lambda: [pmm.PoissonULMC(), pmm.GHMC()], r"step: 2 steps.*pm\.sample\(step="),
         (lambda: "nuts", r"step='nuts'.*pm\.sample takes PyMC's own"),
         (lambda: True, "step=True"),
+        (xr.DataTree, r"step=<DataTree>: is a result; pmm.temper\(\) samples by itself"),
     ],
 )
 def test_what_is_no_step_is_explained(well, step, words):

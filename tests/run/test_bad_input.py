@@ -49,6 +49,7 @@ def refused(model, method, *parts, **arguments):
 
 CASES = [
     *((method, "K", value, "'auto'") for method in POISSON for value in (0, 2.5, -1, NAN, True, 2.0, "16", None)),
+    ("PoissonULMC", "K", 10**9, "and at most 1048576, or 'auto'"),
     *((m, "step_size", value, "'auto'") for m in METHODS for value in (0, 0.0, -0.1, NAN, INF, True, "large", None)),
     *((m, "friction", value, "'auto'") for m in WITH_FRICTION for value in (0, -1.0, NAN, INF, "none")),
     *((m, "steps_per_draw", value, "'auto'") for m in METHODS for value in (0, 1.5, NAN, True)),

@@ -9,7 +9,7 @@ import pytest
 from sampling_runs import Stop, assert_same
 
 import pmm_mcmc as pmm
-from pmm_mcmc.run import on_tape
+from pmm_mcmc.engines import taped_engine
 from pmm_mcmc.tape import table
 from pmm_mcmc.tape.density import TapedDensity
 
@@ -35,9 +35,9 @@ def switch_at(monkeypatch):
     """Let compiled code take over at a transition."""
 
     def at(transition):
-        monkeypatch.setattr(on_tape, "_SHARE", 1.0)
-        monkeypatch.setattr(on_tape, "_gradient", lambda tape: 1.0 / CHAINS)
-        monkeypatch.setattr(on_tape, "_compilation", lambda tape: float(transition))
+        monkeypatch.setattr(taped_engine, "_SHARE", 1.0)
+        monkeypatch.setattr(taped_engine, "_gradient", lambda tape: 1.0 / CHAINS)
+        monkeypatch.setattr(taped_engine, "_compilation", lambda tape: float(transition))
 
     return at
 
@@ -46,7 +46,7 @@ def test_a_default_run_of_a_small_model_compiles_no_log_density(caplog, capsys, 
     def refuse(*_):
         raise AssertionError("compiled")
 
-    monkeypatch.setattr(on_tape.PyTensorDensity, "function", refuse)
+    monkeypatch.setattr(taped_engine.PyTensorDensity, "function", refuse)
     with caplog.at_level(logging.INFO, logger="pmm_mcmc"):
         tree = pmm.sample(model=schools(), **RUN | {"progressbar": True})
     assert tree["posterior"].attrs["backend"].startswith("tape, numba from transition ")
@@ -124,7 +124,7 @@ def test_ctrl_c_while_it_compiles_keeps_the_draws(switch, switch_at, monkeypatch
         raise AssertionError("compiled on")
 
     before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(on_tape.TapedEngine, "compile", interrupted)
+    monkeypatch.setattr(taped_engine.TapedEngine, "compile", interrupted)
     tree = pmm.sample(model=model, **RUN)
     drawn = tree["posterior"].sizes["draw"]
     assert (drawn > 0) == (switch == SWITCHES[-1])
@@ -137,7 +137,7 @@ def test_ctrl_c_that_compilers_swallow_stops_the_run_once_they_end(switch, switc
     switch_at(switch)
     model = schools()
     whole = pmm.sample(backend="tape", model=model, **RUN)
-    compile_all = on_tape.TapedEngine.compile
+    compile_all = taped_engine.TapedEngine.compile
 
     def swallowed(engine):
         try:
@@ -145,7 +145,7 @@ def test_ctrl_c_that_compilers_swallow_stops_the_run_once_they_end(switch, switc
         except KeyboardInterrupt:
             compile_all(engine)
 
-    monkeypatch.setattr(on_tape.TapedEngine, "compile", swallowed)
+    monkeypatch.setattr(taped_engine.TapedEngine, "compile", swallowed)
     tree = pmm.sample(model=model, **RUN)
     drawn = tree["posterior"].sizes["draw"]
     assert (drawn > 0) == (switch == SWITCHES[-1])

@@ -60,7 +60,7 @@ METHODS = (
             "recycled": pmm.PoissonULMC(scheme="recycled"),
             "RLMC": pmm.RLMC(),
             "GHMC": pmm.GHMC(),
-            "compound": [pmm.PoissonULMC(scheme="recycled", vars=[x]), pmm.GHMC(vars=[s])],
+            "compound": [pmm.PoissonULMC(vars=[x]), pmm.GHMC(vars=[s])],
         }
         for name, step in pmm_steps.items():
             one, two = run(step, cores=1), run(step, mp_ctx="fork")

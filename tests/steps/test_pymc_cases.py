@@ -2,7 +2,7 @@
 
 Means and variances are z-scores by 200 batch means against exact answers: |z| < 4.5, false-alarm rate 1.2e-5 each,
 about 150 of them.  The bias of the sampler is exactly known on Gaussians and allowed for; the settings make it far
-smaller than the error (centred grid, short step) or nothing: GHMC, and the recycled scheme where it is exact.
+smaller than the error (centred grid, short step) or nothing: GHMC.
 """
 
 import numpy as np
@@ -37,7 +37,6 @@ def agree(z_score, values, mean, variance, bias=BIAS):
 
 
 COMPOUND = {
-    "recycled": lambda **o: pmm.PoissonULMC(scheme="recycled", step_size=1.2, **o),
     "centred": lambda **o: accurate(**o),
     "GHMC": lambda **o: pmm.GHMC(step_size=0.9, **o),
 }
@@ -54,8 +53,7 @@ def mixed():
 @statistical
 @pytest.mark.parametrize("name", COMPOUND)
 def test_beside_metropolis_for_discrete_variables(mixed, sample, z_score, name):
-    # x given z is N(z, 1/4), whitened by its scaling: the recycled scheme and GHMC leave it exactly invariant, and the
-    # joint law is exact only if the draw handed out is the very point from which the chain goes on.
+    # x given z is N(z, 1/4): the joint law is exact only if the chain goes on from the draw handed out.
     with mixed:
         step = [COMPOUND[name](vars=mixed["x"], scaling=[0.5], steps_per_draw=1), pm.Metropolis(mixed["z"])]
         dt = sample(step, draws=6000, tune=300, chains=4)
@@ -70,7 +68,6 @@ def test_beside_metropolis_for_discrete_variables(mixed, sample, z_score, name):
 
 COUPLED = {
     "paper": lambda **o: pmm.PoissonULMC(scheme="paper", **o),
-    "recycled": lambda **o: pmm.PoissonULMC(scheme="recycled", **o),
     "ULMC": pmm.ULMC,
     "GHMC": pmm.GHMC,
 }
@@ -120,14 +117,9 @@ def test_a_scale_that_the_other_step_moves_by_ten(sample, z_score):
     assert z_score(dt["posterior"]["x"], 0.0) < 4.5 and dt["sample_stats"]["unstable"].sum() == 0
 
 
-def test_recycled_scheme_beside_others_where_the_end_point_has_no_density(sample):
-    with pm.Model():
-        x = pm.Normal("x", pm.Bernoulli("z", 0.5), 1.0)
-        pm.Potential("wall", pt.switch(x > 1.5, -np.inf, 0.0))
-        step = pmm.PoissonULMC(scheme="recycled", step_size=1.2, scaling=[1.0], steps_per_draw=1)
-        dt = sample(step, draws=500, tune=0, chains=2)
-    assert dt["posterior"]["x"].max() <= 1.5 and np.all(np.isfinite(dt["posterior"]["x"]))
-    assert dt["sample_stats"]["unstable"].sum() > 0
+def test_the_recycled_scheme_is_refused_beside_others_where_it_would_cost_more(mixed):
+    with mixed, pytest.raises(ValueError, match=r"beside other steps, which move z: .* leave scheme out"):
+        pmm.PoissonULMC(scheme="recycled")
 
 
 @statistical
@@ -144,7 +136,7 @@ def test_beside_nuts_and_a_second_langevin_step(sample, z_score, kind):
         if kind == "random":
             steps.append(pm.NUTS([c]))
         else:
-            steps.append(pmm.PoissonULMC(vars=[c], scheme="recycled", step_size=1.2, scaling=[1.0]))
+            steps.append(pmm.MALA(vars=[c], scaling=[1.0]))
         dt = sample(steps, draws=1500, tune=300, chains=4, initvals=start)
     covariance = np.linalg.inv(precision)
     draws = np.stack([dt["posterior"][name].values for name in "abc"], axis=-1)
@@ -199,7 +191,7 @@ def test_data_that_change_the_shape_of_a_variable_need_a_new_step(sample):
         assert sample(pmm.ULMC(step_size=0.1), tune=0, draws=5)["posterior"]["x"].shape == (1, 5, 400)
 
 
-@pytest.mark.parametrize("name", ["centred", "recycled", "GHMC"])
+@pytest.mark.parametrize("name", ["centred", "GHMC"])
 def test_nothing_to_move(sample, name):
     with pm.Model():
         pm.Normal("nothing", shape=(0, 2))

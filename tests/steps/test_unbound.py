@@ -7,6 +7,7 @@ import pymc as pm
 import pytest
 
 import pmm_mcmc as pmm
+from pmm_mcmc.steps import base, call
 
 pytestmark = pytest.mark.pymc
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "cores": 1, "random_seed": 1}
@@ -63,6 +64,27 @@ def test_it_binds_anew_to_each_model_and_keeps_what_it_was_given():
     assert "w" in dt["posterior"], "for pmm.sample it is still of no model"
 
 
+def test_the_frame_of_pm_sample_has_what_a_step_reads_there(monkeypatch):
+    seen = {}
+    monkeypatch.setattr(base, "options_of_call", lambda: seen.update(options := call.options_of_call()) or options)
+    wrapper(normal("x"), step=pmm.GHMC())
+    read = {"tune", "draws", "chains", "model", "quiet", "progressbar", "initial_points", "provided_steps"}
+    assert read <= set(seen), f"PyMC has moved {sorted(read - set(seen))} out of pm.sample: see pmm_mcmc/steps/call.py"
+
+
+def test_where_pymc_has_moved_the_frame_a_step_takes_the_defaults(monkeypatch):
+    model = normal("x", shape=2)
+    calls = [{"step": pmm.GHMC}, {"step": lambda: pmm.ULMC(step_size=0.1), "tune": 0}]
+    found = []
+    for options in ({}, {"options_of_call": dict}):
+        for name, value in options.items():
+            monkeypatch.setattr(base, name, value)
+        with model:
+            found += [pm.sample(**SHORT | QUIET | given | {"step": given["step"]()}) for given in calls]
+    for with_it, without in zip(found[:2], found[2:], strict=True):
+        np.testing.assert_array_equal(with_it["posterior"]["x"], without["posterior"]["x"])
+
+
 def test_a_model_that_has_grown_is_seen():
     step, model = pmm.PoissonULMC(), normal("x")
     wrapper(model, step=step)
@@ -80,6 +102,26 @@ def test_nobody_knows_its_variables_without_a_model():
     with normal("x"):
         assert [var.name for var in pickle.loads(pickle.dumps(step)).vars] == ["x"]
     assert step.model is None
+
+
+def test_one_variable_is_not_moved_by_two_steps_nor_a_step_taken_to_another_model():
+    with pm.Model() as model:
+        x, y = pm.Normal("x"), pm.Normal("y")
+        for other in (pm.Slice([x]), pmm.MALA([x, y])):
+            with pytest.raises(ValueError, match=f"x is moved by two steps, GHMC and {type(other).__name__}; give it"):
+                pm.sample(step=[pmm.GHMC([x]), other], **SHORT, **QUIET)
+        step = pmm.GHMC()
+    assert step.model is model
+    with pytest.raises(ValueError, match="GHMC was made for another model: make it within the one to sample"):
+        wrapper(normal("x"), step=step)
+
+
+def test_a_warm_up_that_no_chain_can_forget_its_start_in_is_named(caplog):
+    wrapper(normal("x"), step=pmm.GHMC(steps_per_draw=5))
+    assert "tune=40 is too short: chains forget where they start after 50 transitions; leave tune out" in caplog.text
+    caplog.clear()
+    wrapper(normal("x"), step=pmm.GHMC(steps_per_draw=4))
+    assert "too short" not in caplog.text
 
 
 def test_wrong_arguments_are_named_when_it_binds():
@@ -160,11 +202,10 @@ def test_chosen_or_asked_for_the_scheme_is_the_same():
     )
 
 
-def test_beside_other_steps_it_is_the_papers_unless_asked_for():
+def test_beside_other_steps_it_is_the_papers():
     model = counts()
     with model:
         assert pmm.PoissonULMC().arguments.scheme == "paper"
-        assert pmm.PoissonULMC(scheme="recycled").arguments.scheme == "recycled"
     step = pmm.PoissonULMC()
     wrapper(model, step=step)
     assert "scheme='paper'" in step.settings

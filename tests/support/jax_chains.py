@@ -18,8 +18,7 @@ from test_engine import COORDINATES, SCHEMES, D, limits_of, rough
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
 from pmm_mcmc.engines import jax_engine
-from pmm_mcmc.engines.contract import Parameters, TunedParameters, chains_of, empty_state
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import Ensemble, Parameters, TunedParameters, chains_of, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.jax_random import END, MIDPOINT
 from pmm_mcmc.engines.jax_transition import transition

@@ -42,7 +42,8 @@ class Driver:
         self.sd = sd or (lambda done: np.full(d, 1.0) / np.sqrt(precision))
         self.accept = accept or (lambda step: 0.5)
         start = self.rng.normal(size=(9, d)) * self.sd(0)
-        self.warmup = Warmup.start(arguments, length, start, -precision * start, least=least, ends=ends)
+        self.warmup = Warmup.start(arguments, length, start, -precision * start, ends=ends)
+        self.warmup.least = least
         self.tuned, self.boundaries, self.frozen_at, self.checks, self.sources = [self.warmup.tuned], [0], [], [], []
 
     def block(self):

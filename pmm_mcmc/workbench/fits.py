@@ -7,19 +7,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.diagnostics.convergence import Convergence, convergence
-from pmm_mcmc.diagnostics.reading import read
-from pmm_mcmc.diagnostics.statement import Verdict
-from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
-from pmm_mcmc.diagnostics.verdict import judge
-from pmm_mcmc.model.initial_points import model_starts, spread_starts
-from pmm_mcmc.run.chunks import Gathered, Groups
-from pmm_mcmc.run.phases import Run, Sampling
-from pmm_mcmc.run.plan import SamplingPlan
-from pmm_mcmc.run.request import Request
-from pmm_mcmc.run.starts import density_at, starts
-from pmm_mcmc.run.stopping import StoppingRule
-from pmm_mcmc.warmup.warm_start import WarmStart
+from pmm_mcmc.api import (
+    THRESHOLDS,
+    Convergence,
+    Gathered,
+    Groups,
+    Request,
+    Run,
+    Sampling,
+    SamplingPlan,
+    StoppingRule,
+    Verdict,
+    WarmStart,
+    convergence,
+    density_at,
+    judge,
+    model_starts,
+    read,
+    spread_starts,
+    starts,
+)
 
 __all__ = ["Fit", "Fits"]
 

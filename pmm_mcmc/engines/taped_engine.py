@@ -1,30 +1,24 @@
-"""A PyMC model whose chains begin on a tape, and the transition from which compiled code advances them."""
+"""Chains of a PyMC model that begin on a tape, and the transition from which compiled code advances them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Chunk, TunedParameters, evaluated_at
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import Chunk, Ensemble, TunedParameters, evaluated_at
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.bad_terms import CHECKS
 from pmm_mcmc.model.pytensor_density import PyTensorDensity
 from pmm_mcmc.model.user_density import PointerDensity
-from pmm_mcmc.run import devices
 from pmm_mcmc.tape import loop
 from pmm_mcmc.tape.build import Tape, Unsupported, address_of
 from pmm_mcmc.tape.density import TapedDensity
 
-if TYPE_CHECKING:
-    from pmm_mcmc.run.console import Console
-    from pmm_mcmc.run.request import Request
-
-__all__ = ["TapedEngine", "c_engine_of", "engine_of", "ready"]
+__all__ = ["TapedEngine", "c_engine_of", "engine_of"]
 
 # Largest difference between tape and PyTensor, relative to the largest number of an evaluation.
 _TOLERANCE = 1e-6
@@ -60,7 +54,7 @@ class TapedEngine:
         self.gradient_at = tape.gradient_at
         self.evaluations_at = tape.evaluations_at
         self.switch = switch
-        self._tape = tape
+        self.tape = tape
         self._compiled = compiled
         self._density = density
 
@@ -79,11 +73,11 @@ class TapedEngine:
     @property
     def workspaces(self) -> int:
         """Bytes of the workspaces of all threads, and of the one that they are copies of."""
-        return int((1 + self._tape.threads) * self._density.tape.current().workspace.nbytes)
+        return int((1 + self.tape.threads) * self._density.tape.current().workspace.nbytes)
 
     def adjusted(self) -> TapedEngine:
         """Return the engine of adjusted draws: see :class:`pmm_mcmc.engines.contract.Engine`."""
-        return TapedEngine(self._tape.adjusted(), lambda: self._compiled().adjusted(), self._density, self.switch)
+        return TapedEngine(self.tape.adjusted(), lambda: self._compiled().adjusted(), self._density, self.switch)
 
     def waits(self, transition: int) -> bool:
         """Return whether chains need functions that are not compiled yet to come to a transition."""
@@ -100,54 +94,41 @@ class TapedEngine:
         on_tape = min(rows, max(0, -(-(self.switch - chains.transition) // thin)))
         options: Any = {"thin": thin, "tolerance": tolerance}
         if on_tape == rows:
-            return self._tape.advance(setting, chains, rows, **options)
-        head = self._tape.advance(setting, chains, on_tape, **options)
+            return self.tape.advance(setting, chains, rows, **options)
+        head = self.tape.advance(setting, chains, on_tape, **options)
         later = Ensemble(chains.state, chains.evaluation, chains.keys, chains.transition + on_tape * thin)
         tail = self._compiled().advance(setting, later, rows - on_tape, **options)
         return Chunk(*(np.concatenate(arrays, axis=1) for arrays in zip(head, tail, strict=True)))
 
 
-def ready(engine: Any, transition: int, console: Console, stopped: Any) -> bool:
-    """Compile what chains need to come to a transition, and return whether it is there: not if the run was stopped."""
-    if not isinstance(engine, TapedEngine) or not engine.waits(transition):
-        return True
-    with console.compiling(stopped):
-        engine.compile()
-    return not engine.waits(transition)
-
-
 def engine_of(
-    request: Request,
-    density: Any,
-    backend: str,
+    arguments: MethodArguments,
+    density: PyTensorDensity,
     centre: np.ndarray,
+    threads: int,
+    chains: int,
     announce: Callable[[str], None],
-    refuse: Callable[[], None],
-) -> tuple[NumbaEngine | TapedEngine, str]:
-    """Return the CPU engine of a model's density, and its backend: numba, with a line, where no tape runs it.
+    refuse: Callable[[], None] = lambda: None,
+) -> NumbaEngine | TapedEngine:
+    """Return the engine of a model's density that begins on a tape, or numba's, with a line, where no tape runs it.
 
     ``centre`` is the model's initial point, near which a tape must agree with PyTensor; ``refuse`` raises an error if
     the model is at fault where the tape has failed.
     """
-    arguments = request.arguments
-    threads = request.cores or devices.cores()
-    if backend != "numba":
-        try:
-            density.tape = density.tape or TapedDensity(density)
-            tape = NumbaEngine.of(arguments, density.tape, threads)
-            current = density.tape.current()
-            if density.tape.checked is not current:
-                _check(tape, density.tape, centre + 0.1 * np.random.default_rng(0).standard_normal(density.d))
-                density.tape.checked = current
-            if backend == "tape":
-                return tape, backend
-            return TapedEngine.of(arguments, density, tape, request.chains), backend
-        except Exception as reason:  # of any kind: a fault of the tape must not keep a model from its draws
-            if isinstance(reason, ValueError | IndexError):
-                refuse()
-            what = reason if isinstance(reason, Unsupported) else f"it ({type(reason).__name__}: {reason})"
-            announce(f"Numba compiles the log density, so the start is slower: no interpreter (tape) runs {what}")
-    return NumbaEngine.of(arguments, density, threads), "numba"
+    try:
+        density.tape = density.tape or TapedDensity(density)
+        tape = NumbaEngine.of(arguments, density.tape, threads)
+        current = density.tape.current()
+        if density.tape.checked is not current:
+            _check(tape, density.tape, centre + 0.1 * np.random.default_rng(0).standard_normal(density.d))
+            density.tape.checked = current
+        return TapedEngine.of(arguments, density, tape, chains)
+    except Exception as reason:  # of any kind: a fault of the tape must not keep a model from its draws
+        if isinstance(reason, ValueError | IndexError):
+            refuse()
+        what = reason if isinstance(reason, Unsupported) else f"it ({type(reason).__name__}: {reason})"
+        announce(f"Numba compiles the log density, so the start is slower: no interpreter (tape) runs {what}")
+        return NumbaEngine.of(arguments, density, threads)
 
 
 def c_engine_of(arguments: MethodArguments, density: PointerDensity, threads: int) -> NumbaEngine:

@@ -14,16 +14,20 @@ import xarray as xr
 from arviz_base import dict_to_dataset
 from pymc.exceptions import SamplingError
 
-from pmm_mcmc.calibration.fits import Fit, Fits
-from pmm_mcmc.calibration.inputs import Inputs
-from pmm_mcmc.calibration.loop import Record, records_of
-from pmm_mcmc.model.checks import model_of
-from pmm_mcmc.model.pymc_outputs import coords_and_dims
-from pmm_mcmc.model.result_tree import flat_names
-from pmm_mcmc.run import devices
-from pmm_mcmc.run.finished_run import FinishedRun
-from pmm_mcmc.run.request import Request, fresh_seed, one_step
-from pmm_mcmc.run.stopping import DRAWS
+from pmm_mcmc.api import (
+    DRAWS,
+    FinishedRun,
+    Request,
+    coords_and_dims,
+    devices,
+    flat_names,
+    fresh_seed,
+    model_of,
+    one_step,
+)
+from pmm_mcmc.workbench.fits import Fit, Fits
+from pmm_mcmc.workbench.inputs import Inputs
+from pmm_mcmc.workbench.loop import Record, records_of
 
 __all__ = ["FIGURES", "Study", "refit"]
 

@@ -21,9 +21,7 @@ from pytensor.graph.basic import Constant
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
-from pmm_mcmc.model.checks import check_discrete, check_free
-from pmm_mcmc.model.interpreted import python_function, python_mode
-from pmm_mcmc.model.model_cache import model_cache
+from pmm_mcmc.api import check_discrete, check_free, model_cache, python_function, python_mode
 
 __all__ = ["Inputs", "Simulator"]
 

@@ -11,14 +11,11 @@ import numpy as np
 import xarray as xr
 from arviz_stats.base import array_stats
 
-from pmm_mcmc.calibration.fits import Fit
-from pmm_mcmc.calibration.inputs import Inputs, Simulator
-from pmm_mcmc.calibration.loop import Record
-from pmm_mcmc.calibration.refit import FIGURES, Study, table
-from pmm_mcmc.model.checks import model_of
-from pmm_mcmc.run.devices import check_count
-from pmm_mcmc.run.request import Request, one_step
-from pmm_mcmc.run.stopping import DRAWS
+from pmm_mcmc.api import DRAWS, Request, check_count, model_of, one_step
+from pmm_mcmc.workbench.fits import Fit
+from pmm_mcmc.workbench.inputs import Inputs, Simulator
+from pmm_mcmc.workbench.loop import Record
+from pmm_mcmc.workbench.refit import FIGURES, Study, table
 
 __all__ = ["sbc"]
 

@@ -17,12 +17,19 @@ from typing import Any
 from rich.progress import BarColumn, Progress, TextColumn
 from threadpoolctl import threadpool_limits
 
-from pmm_mcmc.run.progress import DRAWINGS, clock, console, write
-from pmm_mcmc.run.signals import StopRequest, stop_on_signals
-from pmm_mcmc.run.storage import StoreError
-from pmm_mcmc.run.storage.checkpoint import decode, encode
-from pmm_mcmc.run.storage.folder import Folder
-from pmm_mcmc.run.storage.recovery import differences
+from pmm_mcmc.api import (
+    DRAWINGS,
+    Folder,
+    StopRequest,
+    StoreError,
+    clock,
+    console,
+    decode,
+    differences,
+    encode,
+    stop_on_signals,
+    write,
+)
 
 __all__ = ["Record", "records_of"]
 

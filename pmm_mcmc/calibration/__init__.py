@@ -1,1 +1,0 @@
-"""``pmm.refit`` and ``pmm.sbc``: one model sampled for many data sets, with one compilation."""
