@@ -172,7 +172,7 @@ def _scan(builder: Builder, op: Any, steps: Any, *values: Any) -> list[Any]:
     ends = np.cumsum([info.n_seqs, len(taps), info.n_untraced_sit_sot, info.n_nit_sot])
     parts = [list(values[begin:end]) for begin, end in pairwise([0, *ends, len(values)])]
     sequences, states, carried, sizes, others = parts
-    rings = [builder.copy(state) for state in states]
+    rings: list[Any] = [builder.copy(state) for state in states]
     rings += [None] * len(sizes)
     for i in range(steps):
         inputs = [
