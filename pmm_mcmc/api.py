@@ -24,7 +24,7 @@ from pmm_mcmc.run.chunks import Gathered, Groups
 from pmm_mcmc.run.devices import check_count
 from pmm_mcmc.run.finished_run import FinishedRun
 from pmm_mcmc.run.judging import verdict
-from pmm_mcmc.run.phases import Run, Sampling
+from pmm_mcmc.run.phases import Sampling
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.positions import unconstraining_of
 from pmm_mcmc.run.progress import DRAWINGS, clock, console, write
@@ -37,18 +37,69 @@ from pmm_mcmc.run.storage import StoreError
 from pmm_mcmc.run.storage.checkpoint import decode, encode
 from pmm_mcmc.run.storage.folder import Folder
 from pmm_mcmc.run.storage.recovery import differences
+from pmm_mcmc.run.trial import cold_run, run_on_trial
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, standard_error
 from pmm_mcmc.warmup.warm_start import WarmStart
 
 __all__ = [
-    "DRAWINGS", "DRAWS", "EQUILIBRATION", "METHODS", "NOT_TRUSTED", "THRESHOLDS", "WORDS", "Convergence",
-    "FinishedRun", "Folder", "Gathered", "Groups", "LangevinStep", "MethodArguments", "Request", "Run", "Sampling",
-    "SamplingPlan", "StopRequest", "StoppingRule", "StoreError", "Verdict", "WarmStart", "check_count",
-    "check_discrete", "check_free", "checked", "clock", "console", "convergence", "coords_and_dims", "decode",
-    "degrees_of_freedom", "density_at", "devices", "differences", "encode", "flat_names", "fresh_seed", "judge",
-    "model_cache", "model_of", "model_starts", "one_step", "python_function", "python_mode", "read", "sample",
-    "spread_starts", "standard_error", "starts", "stop_on_signals", "summary", "unconstraining_of", "verdict",
-    "with_numbers", "write",
+    "DRAWINGS",
+    "DRAWS",
+    "EQUILIBRATION",
+    "METHODS",
+    "NOT_TRUSTED",
+    "THRESHOLDS",
+    "WORDS",
+    "Convergence",
+    "FinishedRun",
+    "Folder",
+    "Gathered",
+    "Groups",
+    "LangevinStep",
+    "MethodArguments",
+    "Request",
+    "Sampling",
+    "SamplingPlan",
+    "StopRequest",
+    "StoppingRule",
+    "StoreError",
+    "Verdict",
+    "WarmStart",
+    "check_count",
+    "check_discrete",
+    "check_free",
+    "checked",
+    "clock",
+    "cold_run",
+    "console",
+    "convergence",
+    "coords_and_dims",
+    "decode",
+    "degrees_of_freedom",
+    "density_at",
+    "devices",
+    "differences",
+    "encode",
+    "flat_names",
+    "fresh_seed",
+    "judge",
+    "model_cache",
+    "model_of",
+    "model_starts",
+    "one_step",
+    "python_function",
+    "python_mode",
+    "read",
+    "run_on_trial",
+    "sample",
+    "spread_starts",
+    "standard_error",
+    "starts",
+    "stop_on_signals",
+    "summary",
+    "unconstraining_of",
+    "verdict",
+    "with_numbers",
+    "write",
 ]  # fmt: skip

@@ -2,33 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 
-from pmm_mcmc.engines.contract import Chunk
-from pmm_mcmc.steps.statistics import columns_of
-
-if TYPE_CHECKING:
-    from pmm_mcmc.run.plan import SamplingPlan
-
-__all__ = ["Gathered", "Groups", "groups_of"]
+__all__ = ["Gathered", "Groups"]
 
 Groups = dict[str, dict[str, np.ndarray]]
-
-
-def groups_of(plan: SamplingPlan, chunk: Chunk, noncentring: Any, n_grad: np.ndarray, prefix: str) -> Groups:
-    """Return values and statistics of a chunk of draws by group and name; ``n_grad`` are gradients before it."""
-    d = plan.engine.d
-    x = chunk.model_position
-    q, gradient = plan.engine.structure.diagnostic_coordinates(chunk.position, chunk.evaluation[..., :d], noncentring)
-    # Control variates need no more than single precision.
-    gradient = gradient.astype(np.float32) if plan.request.adjusted and "gradient" in plan.statistics else gradient
-    groups = {prefix + name: values for name, values in plan.values(x).items()}
-    columns = columns_of(chunk, n_grad, q, gradient)
-    columns["lp"] = columns.pop("model_logp")
-    groups[prefix + "sample_stats"] = {name: columns[name] for name in plan.statistics}
-    return groups
 
 
 class Gathered:

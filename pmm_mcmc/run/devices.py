@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,11 +13,8 @@ from pmm_mcmc.engines.argument_checks import choice
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.user_density import LogDensity, PointerDensity
 
-if TYPE_CHECKING:
-    from pmm_mcmc.run.request import Request
-
 __all__ = [
-    "Jax", "backend_of", "check_backend", "check_count", "cores", "group_of", "jax_engine", "platforms",
+    "Jax", "backend_of", "check_count", "cores", "group_of", "jax_engine", "platforms",
     "threads_of",
 ]  # fmt: skip
 
@@ -97,24 +94,6 @@ def backend_of(model: Any, backend: str) -> str:
         what = "a C function; use backend='numba'" if model.runs_on == "numba" else "a JAX function; use backend='jax'"
         raise ValueError(f"backend={backend!r}: this LogDensity is {what} or 'auto'")
     return model.runs_on
-
-
-def check_backend(request: Request, backend: str) -> None:
-    """Raise ``ValueError`` for what a request asks of a backend that cannot do it."""
-    if request.step.arguments.option == 1 and backend == "jax":
-        raise ValueError(
-            "option=1 does not run on JAX, where all chains evaluate one midpoint a step: leave option out, or sample "
-            "a PyMC model with backend='numba'"
-        )
-    if request.cores is not None and backend == "jax":
-        raise ValueError(
-            f"cores={request.cores!r}: is the number of numba's threads; JAX chooses its own, leave it out"
-        )
-    if request.adjusted and request.precision != "float64":
-        raise ValueError(
-            f"precision={request.precision!r}: the Metropolis test of adjusted draws needs the log density in double "
-            "precision; give adjusted=False for unadjusted draws, or leave precision out"
-        )
 
 
 def threads_of(threads: int | None, density: PointerDensity) -> int:

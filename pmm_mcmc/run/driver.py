@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.run.chunks import Groups
-
-if TYPE_CHECKING:
-    from pmm_mcmc.run.plan import SamplingPlan
 
 __all__ = ["Driver", "FinishedChunk", "StopSampling", "Stopped"]
 
@@ -62,16 +60,16 @@ class Driver:
         The state of the run: all that it needs to continue bit for bit.
     recorder
         The destination of chunks, of ``rows`` draws each.
-    plan, processes
-        What is run, and the processes that share the chains.
+    processes
+        Those that share the chains.
     """
 
     run: Any
     recorder: Any
 
-    def __init__(self, plan: SamplingPlan):
-        self.plan = plan
-        self.processes = plan.processes
+    def __init__(self, processes: Processes, callback: Callable[[FinishedChunk], None] | None):
+        self.processes = processes
+        self._callback = callback
 
     def phase(self) -> Callable[[Stopped], FinishedChunk | None] | None:
         """Return the function that advances the present phase by a chunk; None after the last.
@@ -94,8 +92,8 @@ class Driver:
                 self.recorder.put(chunk.groups, chunk.complete)
                 stop = not chunk.complete
                 try:
-                    if self.plan.request.callback is not None:
-                        self.plan.request.callback(chunk)
+                    if self._callback is not None:
+                        self._callback(chunk)
                 except StopSampling:
                     stop = True
             del chunk  # before the next one takes as much memory

@@ -18,9 +18,9 @@ from pmm_mcmc.engines.contract import chains_of, evaluated_at, in_model_coordina
 from pmm_mcmc.model.checks import flat_priors
 from pmm_mcmc.model.families import family_of
 from pmm_mcmc.run.mode_search import modes_and_labels
-from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.starts import check_near, density_at
+from pmm_mcmc.run.state import Run
 
 __all__ = ["attributes_of", "findings_of"]
 

@@ -1,35 +1,27 @@
-"""A finished run, read from its result: ``pmm.extend`` goes on with it, and ``start=`` begins from its setting.
-
-A run that starts from another evaluates the new density at draws of that one.  Unless these rule it out, its chains
-begin at some of them, and its first block tries the setting (:mod:`pmm_mcmc.warmup.warm_start`).
-"""
+"""A finished run, read from its result: ``pmm.extend`` goes on with it, and ``start=`` begins from its setting."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.coordinates.scale import refitted
 from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import (
-    Engine,
     Ensemble,
     TunedParameters,
     chains_of,
-    empty_state,
     in_model_coordinates,
     log_det_of,
 )
-from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.run.chunks import Groups
-from pmm_mcmc.run.phases import Run
+from pmm_mcmc.run.state import Run
 from pmm_mcmc.run.storage import StoreError, open_store
 from pmm_mcmc.run.storage.checkpoint import decode
 from pmm_mcmc.run.storage.reading import SOURCE
@@ -40,11 +32,8 @@ from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.equilibration import Equilibration
 from pmm_mcmc.warmup.noncentring import NoncentringFit
 from pmm_mcmc.warmup.schedule import Warmup
-from pmm_mcmc.warmup.warm_start import DROPPED, WarmStart, number_of_candidates, resampled
+from pmm_mcmc.warmup.warm_start import WarmStart
 from pmm_mcmc.warmup.warming import Warming
-
-if TYPE_CHECKING:
-    from pmm_mcmc.run.plan import SamplingPlan
 
 __all__ = ["CHECKPOINT", "TYPES", "FinishedRun", "coordinate_labels"]
 
@@ -183,66 +172,6 @@ class FinishedRun(NamedTuple):
         evaluation = ensemble.evaluation[chosen]
         x, _ = in_model_coordinates(self.setting.coordinates.place(last.evaluated), evaluation)
         return x, last.lp[:, 0] - log_det_of(evaluation, d)
-
-    def begin(self, plan: SamplingPlan, trial: WarmStart, rng: np.random.Generator) -> Run:
-        """Return a run that tries the setting or, if former draws show that it does not fit, one from a cold start."""
-        chains = plan.request.chains
-        setting = self.setting
-        noncentring = setting.coordinates.density_parameters
-        n_grad = np.zeros(chains, np.int64)
-        if (0 if noncentring is None else len(noncentring)) != plan.engine.structure.n_parameters:
-            trial.end(DROPPED, "the hierarchy is another")
-            return Run.cold(plan, trial, n_grad, rng)
-        former = self._evaluated(plan.engine, number_of_candidates(chains))
-        n_grad += -(-len(former.z) // chains)
-        trial.look_at(setting, former.z, former.gradient)
-        if trial.outcome == DROPPED:
-            return Run.cold(plan, trial, n_grad, rng)
-        starts = plan.request.superchains or chains
-        chosen, trial.pareto_k = resampled(former.log_ratio, starts, rng)
-        chosen = chosen[np.arange(chains) * starts // chains]
-        keys = rng.integers(0, 2**64, size=(chains, 2), dtype=np.uint64)
-        ensemble = Ensemble(former.state[chosen], former.evaluation[chosen], keys)
-        if not trial.outcome and plan.arguments.scaling is None:
-            trial.former = setting.coordinates
-            finite = np.isfinite(former.log_ratio)
-            setting = setting._replace(coordinates=refitted(trial.former, former.z[finite], former.gradient[finite]))
-            ensemble.change_coordinates(plan.engine, trial.former, setting.coordinates)
-        if plan.engine.kernel.dynamics != OVERDAMPED:
-            chains_of(ensemble.state).v[...] = rng.standard_normal((chains, plan.engine.d))
-        run = Run(Warming(ensemble, setting, None, n_grad), True, 0, np.zeros(chains, np.int64), warm_start=trial)
-        if trial.outcome or not plan.equilibrates:
-            nothing = np.zeros((1, len(former.z)))
-            run.warm_up_from(plan, Block(former.z[None], former.gradient[None], *[nothing] * 5))
-            return run
-        run.equilibration = Equilibration.begin(run.warming, plan.engine.kernel, plan.arguments, plan.request.tune)
-        equilibrated = self.run.equilibration
-        if equilibrated is not None:
-            run.equilibration.tuned = equilibrated.tuned._replace(coordinates=setting.coordinates, steps_per_draw=1)
-            run.equilibration.fixed = 0
-        return run
-
-    def _evaluated(self, engine: Engine, number: int) -> _FormerDraws:
-        """Return about so many draws with the new density there; NaN in place of what is not finite."""
-        coordinates = self.setting.coordinates
-        x, former_lp = self.draws(number)
-        z, _ = engine.structure.to_z(x, coordinates.density_parameters)
-        state = empty_state(coordinates.whiten(z), np.zeros(engine.d))
-        evaluation = engine.evaluate(coordinates, state)
-        log_ratio = chains_of(state).lp[:, 0] - log_det_of(evaluation, engine.d) - former_lp
-        gradient = np.where(np.isfinite(log_ratio)[:, None], evaluation[:, : engine.d], np.nan)
-        log_ratio[~np.isfinite(gradient).all(axis=1)] = np.nan
-        return _FormerDraws(z, state, evaluation, gradient, log_ratio)
-
-
-class _FormerDraws(NamedTuple):
-    """Draws ``z`` ``(n, d)`` of a finished run, as states of an engine on the new density, with its evaluations."""
-
-    z: np.ndarray
-    state: np.ndarray
-    evaluation: np.ndarray
-    gradient: np.ndarray  # (n, d): of the new log density
-    log_ratio: np.ndarray  # (n,): the new log density minus the former one
 
 
 def coordinate_labels(names: Sequence[str]) -> list[str]:

@@ -1,146 +1,36 @@
-"""A run of ``pmm.sample`` and its phases: warm-up, equilibration of adjusted draws, draws."""
+"""The phases of a run of ``pmm.sample``: warm-up, equilibration of adjusted draws, draws."""
 
 from __future__ import annotations
 
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import xarray as xr
 
 from pmm_mcmc.diagnostics.search_thresholds import SEARCH
-from pmm_mcmc.engines.contract import Chunk, TunedParameters
+from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.engines.taped_engine import TapedEngine
-from pmm_mcmc.langevin.methods import GHMC
-from pmm_mcmc.run.chunks import Gathered, groups_of
+from pmm_mcmc.run.chunks import Gathered
+from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.driver import Driver, FinishedChunk, Stopped
+from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.progress import count
+from pmm_mcmc.run.state import Run
 from pmm_mcmc.run.stopping import StoppingRule
+from pmm_mcmc.run.trial import judge_start
 from pmm_mcmc.warmup.block import Block
-from pmm_mcmc.warmup.equilibration import EQUILIBRATION, Equilibration, adjusted_setting, report_of
-from pmm_mcmc.warmup.warm_start import DROPPED, FITS, WarmStart, warmup_from
-from pmm_mcmc.warmup.warming import Warming, training_chains
+from pmm_mcmc.warmup.equilibration import Equilibration
+from pmm_mcmc.warmup.warm_start import FITS
+from pmm_mcmc.warmup.warming import training_chains
 
-if TYPE_CHECKING:
-    from pmm_mcmc.run.console import Console
-    from pmm_mcmc.run.plan import SamplingPlan
-
-__all__ = ["Run", "Sampling"]
+__all__ = ["Sampling"]
 
 # Seconds between updates of the progress bar and checks for Ctrl-C.  Draws do not depend on it.
 _SECONDS = 0.3
 # Seconds of draws by which their cost is announced.
 _ANNOUNCED = 0.5
-
-
-@dataclass
-class Run:
-    """The state of a run: all that it needs to continue bit for bit.
-
-    Attributes
-    ----------
-    warming
-        The warm-up with its chains, which are the chains of the run.
-    tuning
-        Whether the warm-up, or the equilibration after it, is still in progress.
-    done
-        Number of finished draws after it.
-    unstable : (chain,)
-        Transitions rejected in the current phase.
-    equilibration
-        None before it, and in runs without one.
-    warm_start
-        The trial of a former run's setting, in runs that start from one.
-    """
-
-    warming: Warming
-    tuning: bool
-    done: int
-    unstable: np.ndarray
-    equilibration: Equilibration | None = None
-    warm_start: WarmStart | None = None
-
-    @classmethod
-    def start(cls, plan: SamplingPlan, starts: np.ndarray, rng: np.random.Generator) -> Run:
-        """Start at positions ``(chain, d)``: see :meth:`pmm_mcmc.warmup.warming.Warming.start`."""
-        tune = plan.request.tune
-        warming = Warming.start(plan.engine, plan.arguments, starts, tune, rng, checked=not plan.equilibrates)
-        if plan.equilibrates and warming.finished:
-            kernel = plan.engine.kernel
-            warming.ensemble.rest_at_draws(kernel, GHMC)
-            warming.tuned = adjusted_setting(warming.tuned, kernel, warming.tuned.step_size)
-        nothing = np.zeros(len(starts), np.int64)
-        return cls(warming, not warming.finished, 0, nothing)
-
-    @classmethod
-    def cold(cls, plan: SamplingPlan, trial: WarmStart, n_grad: np.ndarray, rng: np.random.Generator) -> Run:
-        """Start as if there had been no trial of a former setting, which cost ``n_grad`` gradients ``(chain,)``."""
-        run = cls.start(plan, trial.starts, rng)
-        run.warming.n_grad += n_grad
-        run.warm_start = trial
-        return run
-
-    def prepare(self, plan: SamplingPlan) -> None:
-        """Compile what the run goes on with."""
-        if not plan.request.adjusted or self.tuning:
-            self.warming.ensemble.prepare(plan.engine, self.tuned)
-        if plan.request.adjusted:
-            self.warming.ensemble.prepare(plan.adjusted_engine, self.tuned)
-
-    @property
-    def n_grad(self) -> np.ndarray:
-        """The gradients ``(chain,)`` spent in all."""
-        return self.warming.n_grad
-
-    @property
-    def tuned(self) -> TunedParameters:
-        """The current tuned parameters."""
-        return self.warming.tuned if self.equilibration is None else self.equilibration.tuned
-
-    def attributes(self, plan: SamplingPlan) -> dict[str, Any]:
-        """Return the setting of the draws as attributes of the result; of adjusted ones ``equilibration`` has it."""
-        setting = {name: np.asarray(getattr(self.tuned, name)).item() for name in plan.setting}
-        return setting if self.warm_start is None else setting | {"start": self.warm_start.outcome}
-
-    def reports(self, new: bool = False) -> dict[str, xr.Dataset]:
-        """Return the groups of the result beside its draws, those alone that the last chunk changed if ``new``."""
-        if self.equilibration is None or (new and (self.tuning or self.done)):
-            return {}
-        return {EQUILIBRATION: report_of(self.equilibration, len(self.n_grad))}
-
-    def judge_start(self, plan: SamplingPlan, block: Block) -> None:
-        """Judge a former setting by a block of draws; unless it fits, warm-up follows, from it or from a cold start."""
-        trial = self.warm_start
-        assert trial is not None
-        warming = self.warming
-        trial.judge(plan.engine, self.tuned, block)
-        if trial.outcome == FITS:
-            return
-        self.equilibration = None
-        self.unstable = np.zeros_like(self.unstable)
-        if trial.outcome == DROPPED:
-            rng = np.random.default_rng(warming.ensemble.keys[0])
-            self.warming = Run.cold(plan, trial, self.n_grad, rng).warming
-            return
-        if plan.equilibrates:
-            warming.ensemble.rest_at_draws(GHMC, plan.engine.kernel)
-        z, gradient = plan.engine.structure.folded(block.position, block.gradient[..., : plan.engine.d])
-        self.warm_up_from(plan, block._replace(position=z, gradient=gradient))
-
-    def warm_up_from(self, plan: SamplingPlan, draws: Block) -> None:
-        """Go on with a warm-up that begins with the former setting, or only checks it if it fits or is on trial."""
-        trial = self.warm_start
-        warming = self.warming
-        tune = plan.request.tune
-        assert trial is not None
-        warming.warmup = warmup_from(
-            plan.arguments, tune, warming.tuned, draws, chains=len(self.n_grad), adjusts=plan.equilibrates,
-            fits=not trial.outcome,
-        )  # fmt: skip
-        warming.tuned = warming.warmup.tuned
 
 
 class Sampling(Driver):
@@ -157,7 +47,8 @@ class Sampling(Driver):
         rule: StoppingRule,
         console: Console,
     ):
-        super().__init__(plan)
+        super().__init__(plan.processes, plan.request.callback)
+        self.plan = plan
         self.run: Run = run
         self.recorder = recorder
         self.rule = rule
@@ -205,7 +96,7 @@ class Sampling(Driver):
         def note(batch: slice, chunk: Chunk) -> None:
             rejected[batch] += chunk.unstable.sum(axis=1)
             if not self.plan.request.discard_tuned_samples:
-                gathered.put(batch, 0, groups_of(self.plan, chunk, noncentring, n_grad[batch], "warmup_"))
+                gathered.put(batch, 0, self.plan.groups_of(chunk, noncentring, n_grad[batch], "warmup_"))
             if on_trial:
                 number = max(trial_chains - batch.start, 0)
                 trial_draws.append(Block(*(array[:number].copy() for array in Block.of(chunk))))
@@ -217,7 +108,7 @@ class Sampling(Driver):
         if (not on_trial or self._start_fits(trial_draws)) and self._phase_ends():
             run.unstable = np.zeros_like(run.unstable)
         if not run.tuning:
-            self.recorder.note(run.attributes(self.plan))
+            self.recorder.note(run.attributes(self.plan.setting))
         if not run.tuning and rows and self.processes.primary:
             self._warm_up_cost = run.n_grad.copy()
         return FinishedChunk(True, done, gathered.groups)
@@ -228,7 +119,7 @@ class Sampling(Driver):
         trial = run.warm_start
         assert trial is not None
         block = Block(*self.processes.join(*(np.concatenate(arrays) for arrays in zip(*draws, strict=True))))
-        run.judge_start(self.plan, block)
+        judge_start(self.plan, run, block)
         self.console.log("%s", trial.words(float(run.n_grad.mean())))
         return trial.outcome == FITS
 
@@ -270,7 +161,7 @@ class Sampling(Driver):
             began = time.perf_counter()
             gradients = 0
             for batch, chunk in local_ensemble.advance_in_batches(engine, tuned, n, self.plan.batch(n), thin=thin):
-                gathered.put(batch, done, groups_of(self.plan, chunk, noncentring, n_grad[batch], ""))
+                gathered.put(batch, done, self.plan.groups_of(chunk, noncentring, n_grad[batch], ""))
                 n_grad[batch] += chunk.n_grad.sum(axis=1)
                 unstable[batch] += chunk.unstable.sum(axis=1)
                 gradients += int(chunk.n_grad.sum())

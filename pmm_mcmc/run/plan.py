@@ -28,12 +28,12 @@ from pmm_mcmc.model.result_tree import ResultTree, flat_names
 from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.model.user_density import LogDensity
 from pmm_mcmc.run import devices
-from pmm_mcmc.run.chunks import Groups, groups_of
+from pmm_mcmc.run.chunks import Groups
 from pmm_mcmc.run.finished_run import coordinate_labels
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
-from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, GRADIENTS, OF_STEP
+from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, GRADIENTS, OF_STEP, columns_of
 from pmm_mcmc.warmup.step_size import fixed_setting
 
 __all__ = ["SamplingPlan"]
@@ -92,7 +92,7 @@ class SamplingPlan:
             step = PoissonULMC.of_arguments(arguments)
         backend = request.backend if request.on_tape else devices.backend_of(request.model, request.backend)
         request = dataclasses.replace(request, step=step)
-        devices.check_backend(request, backend)
+        request.check_backend(backend)
         request = dataclasses.replace(request, adjusted=request.adjusted or step.arguments.kernel.adjusted)
         if isinstance(request.model, LogDensity):
             plan = cls._of_density(request, announce)
@@ -262,12 +262,27 @@ class SamplingPlan:
         values = self.layout.values(position)
         return {"posterior": {n: values[n] for n in values if self.var_names is None or n in self.var_names}}
 
+    def groups_of(self, chunk: Chunk, noncentring: Any, n_grad: np.ndarray, prefix: str) -> Groups:
+        """Return values and statistics of a chunk of draws by group and name; ``n_grad`` are gradients before it."""
+        d = self.engine.d
+        x = chunk.model_position
+        q, gradient = self.engine.structure.diagnostic_coordinates(
+            chunk.position, chunk.evaluation[..., :d], noncentring
+        )
+        # Control variates need no more than single precision.
+        gradient = gradient.astype(np.float32) if self.request.adjusted and "gradient" in self.statistics else gradient
+        groups = {prefix + name: values for name, values in self.values(x).items()}
+        columns = columns_of(chunk, n_grad, q, gradient)
+        columns["lp"] = columns.pop("model_logp")
+        groups[prefix + "sample_stats"] = {name: columns[name] for name in self.statistics}
+        return groups
+
     def empty(self, chains: int) -> Groups:
         """Return arrays without draws that have the names, shapes and dtypes of the result."""
         structure = self.engine.structure
         noncentring = None if structure.is_identity else structure.initial_noncentring()
         chunk = Chunk.empty((chains, 0), self.engine.d, self.engine.width)
-        return groups_of(self, chunk, noncentring, np.zeros(chains, np.int64), "")
+        return self.groups_of(chunk, noncentring, np.zeros(chains, np.int64), "")
 
     @property
     def file_chains(self) -> int:

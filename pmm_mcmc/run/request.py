@@ -207,6 +207,23 @@ class Request:
             return f"Generalised HMC (GHMC) after a warm-up by {self.arguments.method}"
         return "GHMC"
 
+    def check_backend(self, backend: str) -> None:
+        """Raise ``ValueError`` for what is asked of a backend that cannot do it."""
+        if self.step.arguments.option == 1 and backend == "jax":
+            raise ValueError(
+                "option=1 does not run on JAX, where all chains evaluate one midpoint a step: leave option out, or "
+                "sample a PyMC model with backend='numba'"
+            )
+        if self.cores is not None and backend == "jax":
+            raise ValueError(
+                f"cores={self.cores!r}: is the number of numba's threads; JAX chooses its own, leave it out"
+            )
+        if self.adjusted and self.precision != "float64":
+            raise ValueError(
+                f"precision={self.precision!r}: the Metropolis test of adjusted draws needs the log density in double "
+                "precision; give adjusted=False for unadjusted draws, or leave precision out"
+            )
+
     def common_seed(self, processes: Processes) -> int:
         """Return one seed for all processes, from the first where each would draw another one."""
         seed = fresh_seed() if self.seed is None else self.seed

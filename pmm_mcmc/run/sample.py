@@ -18,13 +18,15 @@ from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.findings import attributes_of
 from pmm_mcmc.run.finished_run import FinishedRun
-from pmm_mcmc.run.phases import Run, Sampling
+from pmm_mcmc.run.phases import Sampling
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.recorders import recorder_of
 from pmm_mcmc.run.request import CHAINS, Request, backend_of, one_step, refuse_unknown
 from pmm_mcmc.run.signals import StopRequest, stop_on_signals
 from pmm_mcmc.run.starts import density_at, starts
+from pmm_mcmc.run.state import Run
 from pmm_mcmc.run.stopping import DRAWS, VerdictRule, stopping_rule
+from pmm_mcmc.run.trial import cold_run, prepare, run_on_trial
 from pmm_mcmc.warmup.warm_start import WarmStart
 
 __all__ = ["extend", "sample"]
@@ -299,9 +301,9 @@ def _sampled(request: Request, stopped: StopRequest) -> xr.DataTree:
                 recorder.begin(_begin(plan, recorder.seed, console))
             run = recorder.run
             if not run.tuning:
-                recorder.note(run.attributes(plan))
+                recorder.note(run.attributes(plan.setting))
             rule = stopping_rule(request.draws, request.chains, run.done, recorder, processes)
-            run.prepare(plan)
+            prepare(plan, run)
             console.prepared()
             bar = console.bar(plan.longest_warmup, rule.limit, adjusted=plan.request.adjusted, show=processes.primary)
             with stop_on_signals(stopped), bar:
@@ -339,9 +341,9 @@ def _begin(plan: SamplingPlan, seed: int, console: Console) -> Run:
     if plan.model is not None:
         check_direction(plan.model, positions[0], lambda x: density_at(plan.engine, x))
     if request.start is None:
-        return Run.start(plan, positions, rng)
+        return cold_run(plan, positions, rng)
     trial = WarmStart(positions)
-    run = request.start.begin(plan, trial, rng)
+    run = run_on_trial(plan, request.start, trial, rng)
     if trial.outcome:
         console.log("%s", trial.words(float(run.n_grad.mean())))
     return run

@@ -16,7 +16,6 @@ from pmm_mcmc.engines.contract import Chunk, TunedParameters
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.mixture import GaussianMixture
 from pmm_mcmc.run import devices
-from pmm_mcmc.run.chunks import groups_of
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.driver import Driver, FinishedChunk, Stopped
 from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
@@ -58,7 +57,8 @@ class Tempering(Driver):
         console: Console,
         stack: ExitStack,
     ):
-        super().__init__(plan)
+        super().__init__(plan.processes, plan.request.callback)
+        self.plan = plan
         self.processes = Processes(slice(0, request.chains))
         self.request = request
         self.console = console
@@ -127,7 +127,7 @@ class Tempering(Driver):
             done += 1
             self.console.update(False, setting, ladder.done, *self._shown(float(ladder.n_grad.sum())))
         chunk = Chunk(*(array[:, :done] for array in chunk))
-        groups = groups_of(self.plan, chunk, setting.coordinates.density_parameters, n_grad_before, "")
+        groups = self.plan.groups_of(chunk, setting.coordinates.density_parameters, n_grad_before, "")
         groups["sample_stats"]["restart"] = arrived[:, :done]
         return FinishedChunk(False, ladder.done, groups, done == rows)
 

@@ -13,17 +13,18 @@ from pmm_mcmc.api import (
     Gathered,
     Groups,
     Request,
-    Run,
     Sampling,
     SamplingPlan,
     StoppingRule,
     Verdict,
     WarmStart,
+    cold_run,
     convergence,
     density_at,
     judge,
     model_starts,
     read,
+    run_on_trial,
     spread_starts,
     starts,
 )
@@ -70,14 +71,14 @@ class Fits:
             positions = starts(plan, rng)  # which says why there is none
         start = self._request.start
         if start is None:
-            run = Run.start(plan, positions, rng)
+            run = cold_run(plan, positions, rng)
         else:
-            run = start.begin(plan, WarmStart(positions), rng)
+            run = run_on_trial(plan, start, WarmStart(positions), rng)
         draws = _Draws(chains)
         rule = _ConvergenceRule(draws)
         sampling = Sampling(plan, run, draws, rule, _SILENT)
         sampling.go(lambda: False)
-        tree = plan.layout.tree(draws.groups, plan.attributes | run.attributes(plan))
+        tree = plan.layout.tree(draws.groups, plan.attributes | run.attributes(plan.setting))
         for name, report in run.reports().items():
             tree[name] = report
         outcome = "" if run.warm_start is None else run.warm_start.outcome
