@@ -29,6 +29,9 @@ from pmm_mcmc.diagnostics.search_thresholds import SEARCH
 
 __all__ = ["search_modes"]
 
+# Dip of the log density above which two maxima are two modes.
+_DIP = 0.2
+
 
 def search_modes(
     space: SearchSpace,
@@ -86,6 +89,9 @@ class _ModeSearch:
                 break
             self._ascents += len(group)
             reached += distinct(space.maxima(group, self._left), reached)
+        if not reached:  # of many coordinates, or a density without a bound, one may be all that ends
+            self._ascents += 1
+            reached = space.maxima(starts[:1], SEARCH.gradients)
         if not reached:
             return self._outcome(np.nan, "no ascent ended within its gradients"), nothing
         regions, doubt = self._unvisited(reached)
@@ -170,7 +176,8 @@ class _ModeSearch:
     def _weighed(self, maximum: Maximum, reached: list[Maximum]) -> Weighed:
         """Return the region of a maximum, as one of those ``reached``, with its mass.
 
-        In many coordinates it is the half space beside the nearest one to the draws, with Laplace's mass over its.
+        In many coordinates it is the half space beside the nearest one to the draws, with Laplace's mass over its, if
+        the density dips between them: an ascent ends anywhere on a flat top.
         """
         space = self._space
         if space.d <= SEARCH.exact_hessian:
@@ -182,7 +189,8 @@ class _ModeSearch:
             return np.asarray((y - nearest.y) @ way > 0.5 * float(way @ way))
 
         log_ratio = -np.inf
-        if nearest is not maximum:
+        between = space.lp(nearest.y + np.linspace(0.1, 0.9, 9)[:, None] * way)
+        if between.min() < min(maximum.lp, nearest.lp) - _DIP:
             masses = [each.lp - log_determinant(each, space.density) for each in (maximum, nearest)]
             log_ratio = masses[0] - masses[1] if np.isfinite(masses).all() else -np.inf
         return Weighed(log_ratio + self._log_chains, np.inf, float(contains(space.draws).mean()), contains)

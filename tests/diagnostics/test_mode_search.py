@@ -185,6 +185,39 @@ def test_modes_that_draws_are_in_are_not_other_ones(apart, seed):
     assert found(gaussians((0.5, np.zeros(2), 1.0), (0.5, np.full(2, apart), 1.0)), x, seed).mass == 0.0
 
 
+def test_a_flat_top_of_many_coordinates_is_one_mode():
+    """Ascents end anywhere on it, where the volumes by curvature differ by hundreds of nats."""
+    d = SEARCH.exact_hessian + 50
+
+    def density(at):
+        t, rest = at[:, 0], at[:, 1:]
+        narrow = np.exp(-(t - 30.0) / 10.0)
+        square = (rest**2).sum(axis=1)
+        lp = -0.5 * np.maximum(20.0 - t, 0.0) ** 2 - 0.5 * np.maximum(t - 40.0, 0.0) ** 2 - 0.5 * narrow * square
+        along = np.maximum(20.0 - t, 0.0) - np.maximum(t - 40.0, 0.0) + 0.05 * narrow * square
+        return lp, np.column_stack([along, -narrow[:, None] * rest])
+
+    maxima = np.zeros((2, d))
+    maxima[:, 0] = 20.5, 39.5
+    modes = found(density, normals(1, d), 1, maxima=maxima)
+    assert modes.mass == 0.0 and not modes.undecided
+
+
+def test_one_ascent_goes_on_where_none_has_ended():
+    d = 100
+    curvature = np.geomspace(1.0, 1e6, d)
+    x = normals(1, d) / np.sqrt(curvature)
+    turn = np.linalg.qr(normals(2, d, d))[0]
+
+    def density(at):
+        y = at @ turn
+        return -0.5 * (curvature * y**2).sum(axis=1), -(curvature * y) @ turn.T
+
+    few = x[:300] @ turn.T  # too few for a covariance
+    modes = found(density, few, 1, limit=450)
+    assert modes.mass == 0.0 and not modes.undecided and modes.ascents == SEARCH.ascents_together + 1
+
+
 def test_modes_without_mass_are_not_mentioned():
     far = np.full(2, 10.0)
     for share, said in ((0.005, True), (0.0003, False)):
