@@ -343,7 +343,7 @@ def _selected(run: Run) -> np.ndarray:
     always = min(free // (run.chains * run.draws) or p, THRESHOLDS.always_judged)
     if run.unadjusted and run.position is not None:
         always = max(always, 2 * run.position.shape[2])
-    if p <= always + 2 * THRESHOLDS.worst_judged:
+    if p <= max(always, THRESHOLDS.always_judged) + 2 * THRESHOLDS.worst_judged:
         return np.arange(p)
     suspicion = np.zeros((2, p))
     for indices, values in run.parameters.slabs():

@@ -50,7 +50,8 @@ def checks_of(run: Run) -> tuple[Callable[[Run], Reason | None], ...]:
         *(checks.divergences, checks.standstill, heavy_tails),
     )
     of_package = (checks.improper, checks.equilibration, identity, neck)
-    unadjusted = (checks.unstable, checks.bias_of_mean, checks.bias_of_sd, checks.unmeasured)
+    biases = (checks.bias_of_mean, checks.bias_of_sd, checks.unbounded_bias_of_sd, checks.unmeasured)
+    unadjusted = (checks.unstable, *biases)
     return (
         *every,
         *(modes, unfinished_search, labels),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,8 @@ _REDUCTIONS = {
     "Add": (loop.SUM, 0.0), "Mul": (loop.MUL, 1.0), "Maximum": (loop.MAXIMUM, -np.inf), "AND": (loop.SUM, 0.0),
     "Minimum": (loop.MINIMUM, np.inf), "OR": (loop.MAXIMUM, 0.0),
 }  # fmt: skip
+# Operations of a scan, of all its steps together, at most: more take longer to write down than to compile.
+_MOST_UNROLLED = 20_000
 _TENSORS: dict[str, Callable[..., Any]] = {}
 
 
@@ -84,10 +87,14 @@ def _results(builder: Builder, node: Any, values: list[Any]) -> list[Any]:
         return [each if np.shape(each) == shape else builder.copy(each, shape) for each in results]
     if hasattr(op, "on_tape"):  # a map of coordinates
         return op.on_tape(builder, *values)
-    if name not in _TENSORS:
-        return performed(builder, node, values)
-    result = _TENSORS[name](builder, op, *values)
-    return result if isinstance(result, list) else [result]
+    if name in _TENSORS:
+        try:
+            result = _TENSORS[name](builder, op, *values)
+            return result if isinstance(result, list) else [result]
+        except Unsupported:
+            if "Subtensor" not in name:  # only an index may depend on the position
+                raise
+    return performed(builder, node, values)
 
 
 def _numbers_of(data: Any) -> Any:
@@ -151,6 +158,47 @@ def _scalar_loop(builder: Builder, op: Any, values: Sequence[Any]) -> list[Any]:
             builder.emit(loop.SWITCH, left, ended, 0.0, left)
         builder.emit(loop.LT, active, 0.0, left)
     return [*states, ended] if op.is_while else states
+
+
+def _scan(builder: Builder, op: Any, steps: Any, *values: Any) -> list[Any]:
+    """Append the steps of a scan one after the other; its buffers are rings that hold the last of the states."""
+    info = op.info
+    steps = int(_numbers(builder, steps))
+    if info.as_while or steps * len(op.fgraph.apply_nodes) > _MOST_UNROLLED:
+        raise Unsupported("a scan that is long, or ends by a condition")
+    taps = [*info.normalized_mit_mot_in_slices, *info.mit_sot_in_slices, *info.sit_sot_in_slices]
+    outs = [*info.normalized_mit_mot_out_slices, *[(0,)] * (info.n_mit_sot + info.n_sit_sot)]
+    starts = [0 if k < info.n_mit_mot else -min(slices) for k, slices in enumerate(taps)]
+    ends = np.cumsum([info.n_seqs, len(taps), info.n_untraced_sit_sot, info.n_nit_sot])
+    parts = [list(values[begin:end]) for begin, end in pairwise([0, *ends, len(values)])]
+    sequences, states, carried, sizes, others = parts
+    rings: list[Any] = [builder.copy(state) for state in states]
+    rings += [None] * len(sizes)
+    for i in range(steps):
+        inputs = [
+            ring[(i + start + tap) % len(ring), ...]
+            for ring, start, slices in zip(rings, starts, taps, strict=False)
+            for tap in slices
+        ]
+        results = trace(builder, op.fgraph, [*(each[i, ...] for each in sequences), *inputs, *carried, *others])
+        results = [builder.copy(each) for each in results]  # a state may be another's of the step before
+        for ring, start, slices in zip(rings, starts, outs, strict=False):
+            for tap in slices:
+                builder.emit(loop.COPY, ring[(i + start + tap) % len(ring), ...], results.pop(0))
+        for k, size in enumerate(sizes, len(states)):
+            result = results.pop(0)
+            if rings[k] is None:
+                rings[k] = builder.copy(0.0, (int(_numbers(builder, size)), *result.shape))
+            builder.emit(loop.COPY, rings[k][i % len(rings[k]), ...], result)
+        carried = results
+    counts = [steps + start for start in [*starts, *[0] * len(sizes)]]
+    return [*(_from_oldest(builder, ring, count) for ring, count in zip(rings, counts, strict=True)), *carried]
+
+
+def _from_oldest(builder: Builder, ring: Any, written: int) -> Any:
+    """Return the elements of a ring in the order in which they were written."""
+    oldest = written % len(ring) if written > len(ring) else 0
+    return builder.join(0, [ring[oldest:], ring[:oldest]]) if oldest else ring
 
 
 def _cast(builder: Builder, dtype: np.dtype, x: Any) -> Any:
@@ -311,6 +359,7 @@ _TENSORS |= {
     "ExtractDiag": lambda builder, op, x: x.diagonal(op.offset, op.axis1, op.axis2),
     "Join": lambda builder, op, *values: builder.join(op.axis, values),
     "MakeVector": lambda builder, op, *values: builder.join(0, [np.reshape(each, 1) for each in values]),
+    "Scan": _scan,
     "Reshape": lambda builder, op, x, shape: (x if x.flags.c_contiguous else builder.copy(x)).reshape(
         tuple(_numbers(builder, shape))
     ),

@@ -51,9 +51,12 @@ def between_pieces(values: np.ndarray, chains: int) -> np.ndarray:
     return se
 
 
-def largest_t(among: int, degrees: int) -> float:
-    """Return the value that the largest of ``among`` ratios to a standard error exceeds by chance in 1 % of runs."""
-    return float(stdtrit(degrees, 1.0 - 0.5 * THRESHOLDS.chance / max(among, 1)))
+def largest_t(among: int, degrees: int, chance: float = THRESHOLDS.chance) -> float:
+    """Return the value that the largest of ``among`` ratios to a standard error exceeds by ``chance``, a share of runs.
+
+    That is 1 % by default.
+    """
+    return float(stdtrit(degrees, 1.0 - 0.5 * chance / max(among, 1)))
 
 
 def poisson_limit(mean: float) -> int:

@@ -97,7 +97,10 @@ def test_unadjusted_checks_are_not_asked():
     dt = adjusted(grid(3), **many)
     assert pmm.verdict(dt).trusted and pmm.verdict(without_gradients(dt)).trusted
     del dt["posterior"].attrs["adjusted"]
+    assert codes(dt) == ["divergences"], "of an unadjusted step beside one with an acceptance rate"
+    del dt["sample_stats"]["unstable"]
     assert pmm.verdict(dt).trusted, "our kernels with an acceptance are adjusted"
+    dt = adjusted(grid(3), **many)
     dt["posterior"].attrs["adjusted"] = 0
     assert codes(dt) == ["divergences"]
 
@@ -236,7 +239,7 @@ def test_every_check_is_in_the_list_of_those_who_are_asked():
     every |= {"modes", "unfinished_search", "labels", "heavy_tails"}
     ours = every | {"improper", "equilibration", "identity", "neck"}
     assert asked(adjusted(x)) == ours
-    assert asked(gaussian(x)) == ours | {"unstable", "bias_of_mean", "bias_of_sd", "unmeasured"}
+    assert asked(gaussian(x)) == ours | {"unstable", "bias_of_mean", "bias_of_sd", "unbounded_bias_of_sd", "unmeasured"}
     assert asked(without_gradients(gaussian(x))) == every
     dt = adjusted(x)
     dt["ladder"] = xr.DataTree(xr.Dataset({"restarts": 1}))

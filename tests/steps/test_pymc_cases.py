@@ -226,7 +226,6 @@ with pm.Model() as model:
     options = dict(tune=300, draws=2000, chains=4, cores=1, progressbar=False, random_seed=1, quiet=True)
     for name, step in {
         "ulmc": pmm.PoissonULMC(K=16, grid="centred", step_size=0.3),
-        "recycled": pmm.PoissonULMC(scheme="recycled", step_size=0.3),
         "ghmc": pmm.GHMC(),
     }.items():
         dt = pm.sample(step=step, compute_convergence_checks=False, **options)

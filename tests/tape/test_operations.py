@@ -11,6 +11,7 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.raise_op import Assert
 from pytensor.scalar.loop import ScalarLoop
+from pytensor.scan.utils import until
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
@@ -282,12 +283,48 @@ def test_single_precision_is_rounded():
 
 @pytest.mark.parametrize("make", [
     lambda x: x[pt.cast(x[0], "int64")], lambda x: x.astype("complex128"),
-    lambda x: pytensor.scan(lambda s: 2.0 * s, x, return_updates=False),
-], ids=["index", "complex", "scan"])  # fmt: skip
+    lambda x: pytensor.scan(lambda s: (2.0 * s, until(s > 3.0)), outputs_info=x[0], n_steps=9, return_updates=False),
+    lambda x: pytensor.scan(lambda s: 1.0 + s, outputs_info=x, n_steps=30_000, return_updates=False),
+], ids=["index", "complex", "scan that ends", "long scan"])  # fmt: skip
 def test_what_no_tape_runs(make):
     flat, (x,) = inputs_of((3,))
     with pytest.raises(Unsupported):
         by_tape(flat, [make(x)], np.ones(3))
+
+
+def of_sequence(x, y):
+    return pytensor.scan(lambda t, s, y: pt.sqrt(y[0] * t**2 + y[1] * s**2), x, y[0], y, return_updates=False)
+
+
+def of_two_before(x, y):
+    states = pytensor.scan(
+        lambda t, a, b, y: a * y[1] + pt.tanh(b) + t,
+        x, {"initial": x[:2], "taps": [-2, -1]}, y, return_updates=False,
+    )  # fmt: skip
+    return states[-1] * states[2:5].sum()
+
+
+def of_vectors(x, y):
+    states, squares = pytensor.scan(
+        lambda t, s: (pt.sin(s) + t * s[::-1], (s**2).sum()), x, [y, None], return_updates=False
+    )
+    return states[-1].sum() + squares * x
+
+
+@pytest.mark.parametrize("make", [of_sequence, of_two_before, of_vectors])
+def test_scans(make):
+    """States from one and two steps before, of numbers and of vectors, results of each step, and their gradients."""
+    flat, (x, y) = inputs_of((7,), (2,))
+    numbers = np.random.default_rng(8).uniform(0.2, 1.5, size=9)
+    result = make(x, y)
+    agree(flat, [result, pt.grad(result.sum(), flat)], numbers)
+
+
+def test_an_index_that_depends_on_the_position():
+    flat, (x,) = inputs_of((6,))
+    in_order = pt.sort(x)
+    weighed = (in_order * np.arange(6.0)).sum()
+    agree(flat, [in_order, pt.grad(weighed, flat)], np.array([3.0, 1.0, 2.5, -1.0, 7.0, 0.0]))
 
 
 @pytest.mark.parametrize("seed", range(25))
