@@ -10,67 +10,17 @@ in 250 runs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from scipy.special import fdtri
 
 from pmm_mcmc.coordinates.scale import MOST_DENSE, affine_scale
 from pmm_mcmc.diagnostics.convergence import mcse_of_means
-from pmm_mcmc.diagnostics.statement import Reason, format_with_limit
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.standard_errors import largest_t
 from pmm_mcmc.warmup.stein_identity import Identity, stein_identity
 from pmm_mcmc.warmup.thresholds import THRESHOLDS as WARMUP
 
-if TYPE_CHECKING:
-    from pmm_mcmc.diagnostics.reading import Run
-
-__all__ = ["fails", "fails_as_at_an_edge", "identity", "identity_of", "whitened_identity"]
-
-
-def identity(run: Run) -> Reason | None:
-    """Return a reason if Stein's identity fails, in one coordinate or on average over all."""
-    if run.gradient is None or run.jumps:  # at a jump it lacks a boundary term
-        return None
-    degrees = run.identity_degrees
-    whitened = run.whitened_identity
-    forms = [(run.identity, "E[x dF/dx] of {label} is {value}, limit {limit}")]
-    if run.adjusted and whitened is not None:
-        forms.append((whitened, "E[y dF/dy] of the whitened coordinate y most like {label} is {value}, limit {limit}"))
-    for form, text in forms:
-        failing = fails(form, degrees)
-        if failing.any():
-            worst = int(np.argmax(np.abs(form.excess) * failing))
-            return _reason(run, worst, form.excess[worst], text, 3, bool(form.excess[worst] < 0.0))
-    average = run.identity if whitened is None else whitened
-    if not _fails_on_average(average, degrees):
-        return None
-    symbols = "E[x dF/dx]" if whitened is None else "E[y dF/dy] of whitened coordinates y"
-    size = np.sqrt(2.0 * average.mean_square)
-    highest = np.sqrt(2.0 * THRESHOLDS.identity_mean_square)
-    text = f"{symbols} is {{value}} for {{label}} and off 1 by {size:.2f} on average, limit {highest:.2f}"
-    worst = int(np.argmax(np.abs(average.excess)))
-    return _reason(run, worst, average.excess[worst], text, 2, bool(average.excess.mean() < 0.0))
-
-
-def _reason(run: Run, coordinate: int, excess: float, text: str, digits: int, narrow: bool) -> Reason:
-    """Return the reason that the identity is off by ``excess`` in a coordinate, of draws too ``narrow`` or too wide."""
-    label = run.closest_parameter(run.sampled_position, coordinate)
-    value = float(1.0 + excess)
-    limit = float(1.0 + np.copysign(THRESHOLDS.identity_excess, excess))
-    shown, against = format_with_limit(value, limit, digits)
-    if run.adjusted:
-        remedy = "chains may not have entered an arm or a tail: draw more, or reparametrise"
-        remedy += "; or the density has an edge or a jump there" * run.has_edge
-    elif run.has_edge:
-        remedy = (
-            "the density may have an edge or a jump there, where no Langevin sampler is right: bound a parameter by "
-            "its prior, and let no term jump; if it has none, draw more"
-        )
-    else:  # too long a step widens
-        remedy = "long steps widen, and this is too narrow: draw more, or reparametrise" if narrow else run.adjust
-    return Reason("identity", text.format(label=label, value=shown, limit=against), remedy, label, value, limit)
+__all__ = ["fails", "fails_as_at_an_edge", "fails_on_average", "identity_of", "whitened_identity"]
 
 
 def identity_of(position: np.ndarray, gradient: np.ndarray) -> Identity:
@@ -108,7 +58,7 @@ def fails(identity: Identity, degrees: int, times: float = 1.0) -> np.ndarray:
     return (np.abs(identity.excess) > THRESHOLDS.identity_excess) & (np.abs(identity.z) > chance)
 
 
-def _fails_on_average(identity: Identity, degrees: int) -> bool:
+def fails_on_average(identity: Identity, degrees: int) -> bool:
     """Return whether the identity fails on average over all coordinates."""
     # By chance the mean square of the z-scores is about 1; collinear coordinates have the same z-score.
     chance = fdtri(identity.independent, degrees, 1.0 - WARMUP.chance)

@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from pmm_mcmc.diagnostics.statement import Reason, reason_of_largest
+__all__ = ["tail_index"]
 
-if TYPE_CHECKING:
-    from pmm_mcmc.diagnostics.reading import Run
-
-__all__ = ["heavy_tails", "tail_index", "unknown_sds"]
-
-# Index above which a standard deviation is hardly known.  Of 300 sets of 4,000 draws of Student's t of 2.1 and 2.5
-# degrees and of exp(1.5 z) and exp(2 z) it is off by more than 20 %, and not said to be, in 2, 1, 9 and 2 %, for 44, 3,
-# 17 and 13 % from .5 on, where there is no variance.  It is said of 8 % of t of 4 degrees, and of no gamma.
-_HEAVY = 0.35
-# Index above which there is no mean, of the whole tail and of the quarter of it that is furthest out: of wide draws
-# among narrow ones, as of a component that is empty at times, half as many are called so as by the whole tail alone.
-_NO_MEAN = 1.0
 # Draws of a tail, at least.
 _FEWEST = 20
 
@@ -55,19 +41,3 @@ def _pareto_k(excess: np.ndarray) -> float:
     mean_b = float(b @ weights / weights.sum())
     # With a weak prior about one half, as of Pareto smoothed importance sampling.
     return float((m * np.log1p(-mean_b * excess).mean() + 5.0) / (m + 10.0))
-
-
-def heavy_tails(run: Run) -> Reason | None:
-    """Return a reason if a parameter may have no mean."""
-    tails = run.table["tail"].copy()
-    for label in tails.index[tails > _NO_MEAN]:
-        tails[label] = np.fmin(tails[label], tail_index(run.parameters.draws_of(label)[..., None], 0.25)[0])
-    text = "{label} may have no mean: the Pareto k of its tail is {value}, limit {limit}"
-    remedy = "look at its median and quantiles, or give it a prior with lighter tails"
-    return reason_of_largest("tails", text, remedy, tails, _NO_MEAN, digits=2)
-
-
-def unknown_sds(run: Run) -> list[str]:
-    """Return the parameters whose standard deviation draws can hardly tell, the heaviest tail first."""
-    tails = run.table["tail"]
-    return list(tails[tails > _HEAVY].sort_values(ascending=False, kind="stable").index)

@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 
 from pmm_mcmc.diagnostics import checks
-from pmm_mcmc.diagnostics.checks import errors_of_sd, few_draws
-from pmm_mcmc.diagnostics.identity import identity
+from pmm_mcmc.diagnostics.checks import errors_of_sd, few_draws, unknown_sds
 from pmm_mcmc.diagnostics.ladder import evidence, ladder_description, restarts
 from pmm_mcmc.diagnostics.necks import neck
 from pmm_mcmc.diagnostics.other_modes import labels, modes, unfinished_search, unvisited_mode
 from pmm_mcmc.diagnostics.reading import Run, read
 from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, verdict_of
-from pmm_mcmc.diagnostics.tails import heavy_tails, unknown_sds
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 
 __all__ = ["COLUMNS", "asks_for_more", "checks_of", "judge", "last_message"]
@@ -47,9 +45,9 @@ def checks_of(run: Run) -> tuple[Callable[[Run], Reason | None], ...]:
         return (few_draws,)
     every = (
         *(checks.one_chain, checks.r_hat, checks.mcse_of_mean, checks.mcse_of_sd),
-        *(checks.divergences, checks.standstill, heavy_tails),
+        *(checks.divergences, checks.standstill, checks.heavy_tails),
     )
-    of_package = (checks.improper, checks.equilibration, identity, neck)
+    of_package = (checks.improper, checks.equilibration, checks.identity, neck)
     biases = (checks.bias_of_mean, checks.bias_of_sd, checks.unbounded_bias_of_sd, checks.unmeasured)
     unadjusted = (checks.unstable, *biases)
     return (

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from pmm_mcmc.api import LangevinStep, check_count, check_discrete, check_free
-from pmm_mcmc.workbench import targets
 from pmm_mcmc.workbench.reference import COLUMNS, row, truth_for
 from pmm_mcmc.workbench.runs import FEWEST, PEERS, model_labels, name_of, run
+from pmm_mcmc.workbench.targets import Target, get
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -117,8 +117,8 @@ def _posterior(model_or_target: Any) -> tuple[Any, Any, str]:
     """Return the target (None for a model), the model and a title."""
     import pymc as pm
 
-    target: Any = targets.get(model_or_target) if isinstance(model_or_target, str) else model_or_target
-    if isinstance(target, targets.Target):
+    target: Any = get(model_or_target) if isinstance(model_or_target, str) else model_or_target
+    if isinstance(target, Target):
         model = target.build()
         title = target.title
     elif isinstance(target, pm.Model):
