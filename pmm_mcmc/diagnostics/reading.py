@@ -49,6 +49,7 @@ class Run:
     gradient: Any = None
     sampled_position: Any = None  # what gradients are taken with respect to: non-centred if the run is
     labels: Sequence[Exchange] = ()  # what may be exchanged: the draws are relabelled
+    mixed_labels: Sequence[Exchange] = ()  # what may be exchanged, in draws that mix over it
 
     @property
     def chains(self) -> int:
@@ -237,15 +238,21 @@ class Run:
 
 
 def read(dt: Any, labels: Sequence[Exchange] | None = None) -> Run:
-    """Read a result of any sampler; of exchangeable ``labels``, as in its attribute by default, in one labelling."""
+    """Read a result of any sampler; of exchangeable ``labels``, as in its attribute by default, in one labelling.
+
+    Draws that mix over the labels are read as they are.
+    """
     dt = checked(dt)
     ladder, equilibration = (dt[name] if name in dt.children else None for name in ("ladder", "equilibration"))
     posterior = dt["posterior"].to_dataset()
     exchanges = labels_of(posterior) if labels is None else labels
-    if exchanges:
+    mixed = [] if not exchanges or not _mix(posterior, exchanges) else exchanges
+    if mixed:
+        exchanges = []
+    elif exchanges:
         posterior = relabelled(posterior, exchanges, highest(dt))
     stats = dt["sample_stats"] if "sample_stats" in dt.children else {}
-    run = Run(posterior, stats, ladder, equilibration, labels=exchanges)
+    run = Run(posterior, stats, ladder, equilibration, labels=exchanges, mixed_labels=mixed)
     enough = run.draws >= THRESHOLDS.fewest_of_chain and run.chains * run.draws >= THRESHOLDS.fewest
     if "gradient" in run.stats and "unconstrained" in run.stats and enough:
         sampled = "noncentred" if "noncentred" in run.stats else "unconstrained"
@@ -253,6 +260,16 @@ def read(dt: Any, labels: Sequence[Exchange] | None = None) -> Run:
         run.sampled_position = np.asarray(run.stats[sampled].values, dtype=float)
         run.gradient = np.asarray(run.stats["gradient"].values, dtype=float)
     return run
+
+
+def _mix(posterior: xr.Dataset, exchanges: Sequence[Exchange]) -> bool:
+    """Return whether draws mix over labels as a verdict wants it of any parameter."""
+    names = {name for exchange in exchanges for name in exchange.axes if name in posterior}
+    values = [posterior[name].transpose("chain", "draw", ...).values for name in sorted(names)]
+    if not values:
+        return False
+    each = convergence(np.concatenate([array.reshape(*array.shape[:2], -1) for array in values], axis=2))
+    return bool((each.r_hat <= THRESHOLDS.r_hat).all() and (each.ess_bulk >= THRESHOLDS.mcse**-2.0).all())
 
 
 def harmless(draws: float) -> int:

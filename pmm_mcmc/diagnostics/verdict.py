@@ -72,6 +72,9 @@ def _description(run: Run) -> str:
     heavy = unknown_sds(run)
     if heavy:
         text += f" The sd of {_abbreviated(heavy)} is hardly known: the tail is heavy."
+    if run.mixed_labels:
+        exchanges = "; ".join(exchange.words for exchange in run.mixed_labels)
+        text += f" {exchanges[0].upper()}{exchanges[1:]}: pmm.relabel(dt) tells single components apart."
     mode = unvisited_mode(run)
     if mode:
         text += f" {mode[0].upper()}{mode[1:]}: pmm.temper() would weigh it."

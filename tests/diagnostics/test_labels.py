@@ -94,6 +94,18 @@ def test_a_verdict_names_labels_and_judges_what_does_not_depend_on_them():
     )
 
 
+def test_draws_that_mix_over_labels_are_judged_as_they_are():
+    dt = switching()
+    swapped = np.random.default_rng(6).random((4, 600)) < 0.5
+    for name in ("mu", "share"):
+        values = dt["posterior"][name].values
+        values[swapped] = values[swapped][:, ::-1]
+    mixed = pmm.verdict(dt)
+    assert mixed.trusted and "The labels of mu are exchangeable: pmm.relabel(dt) tells" in mixed.sentence
+    assert pmm.summary(dt).loc["mu[0]", "sd"] > 4.0, "as they are drawn"
+    assert pmm.verdict(pmm.relabel(dt)).sentence.count("labels") == 0
+
+
 def test_relabelled_draws_are_judged_as_others_and_what_shares_the_axis_goes_along():
     dt = switching()
     one = pmm.relabel(dt)
