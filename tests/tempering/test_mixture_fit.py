@@ -18,12 +18,19 @@ from pmm_mcmc.tempering.path import Points
 
 
 class Known(Hills):
-    """Hills whose points have evaluations."""
+    """A path whose target are hills, whose points have evaluations."""
 
     d = 3
 
+    def whitened_density(self, coordinates):
+        def density(y):
+            lp, slope = self(coordinates.place(y))
+            return lp, coordinates.pull_back(slope)
+
+        return density
+
     def points(self, x):
-        lp, slope = self.whitened_density(Coordinates(np.zeros(self.d), np.ones(self.d)))(x)
+        lp, slope = self(x)
         zero = np.zeros_like(slope)
         return Points(x, np.concatenate([slope, slope, zero, np.zeros((len(x), 1)), lp[:, None]], axis=1))
 

@@ -100,12 +100,10 @@ def test_blocks_grow_by_a_third_and_the_last_ones_check():
     driver = Driver(PAPER, 1000, sd=lambda done: 1.01**done * np.ones(D)).run()
     sizes = np.diff(driver.boundaries)
     assert sizes[0] == 25
-    # At half time the friction is tried, in three blocks of fifty; what is then left before the freeze is one block.
-    at_half_time = driver.boundaries.index(500)
-    assert driver.boundaries[at_half_time:][:5] == [500, 550, 600, 650, 700]
-    for before, size in zip(driver.boundaries[1 : at_half_time - 1], sizes[1:], strict=False):
+    freeze = driver.boundaries.index(700)
+    for before, size in zip(driver.boundaries[1 : freeze - 1], sizes[1:], strict=False):
         assert size == max(25, int(0.3 * before))
-    assert sum(sizes[driver.boundaries.index(700) :]) == 300
+    assert sum(sizes[freeze:]) == 300
 
 
 def test_stopping_ends_it_at_once():
@@ -298,10 +296,10 @@ def test_an_adjusted_step_grows_back_after_blocks_in_which_nothing_was_accepted(
         early = driver is not None and driver.warmup.done < 169
         return 0.0 if early else 1.0 - (1.0 - wanted) * min(step / 0.3, 2.0) ** 3
 
-    driver = Driver(ADJUSTED, 1000, accept=accept)
+    driver = Driver(ADJUSTED, 1500, accept=accept)
     driver.run()
     assert min(tuned.step_size for tuned in driver.tuned) < 0.02
-    assert driver.warmup.frozen < 700 and driver.tuned[-1].step_size == pytest.approx(0.3, rel=1e-9)
+    assert driver.warmup.frozen < 1050 and driver.tuned[-1].step_size == pytest.approx(0.3, rel=1e-9)
 
 
 def test_the_chain_that_accepts_least_decides_on_an_adjusted_step():
