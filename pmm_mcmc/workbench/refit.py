@@ -111,21 +111,10 @@ def refit(
         raise ValueError(f"data_sets=<{kind}>: must be a list of dicts, one for each fit")
     for i, data in enumerate(data_sets):
         inputs.check(data, f"data_sets[{i}]")
-    method = one_step(step, DRAWS)
-    request = Request(
-        model=inputs.model,
-        step=method,
-        adjusted=method is None,
-        start=None if start is None else FinishedRun.of_start(start),
-        var_names=var_names,
-        random_seed=random_seed,
-        cores=cores,
-        backend="numba",
-        store=store,
-        resume=resume,
+    study = Study(
+        inputs, step, start, var_names=var_names, random_seed=random_seed, cores=cores, store=store, resume=resume,
         progressbar=progressbar,
-    )
-    study = Study(inputs, request)
+    )  # fmt: skip
 
     def task(i: int) -> Record:
         return study.fitted(i, data_sets[i], kept)
@@ -156,8 +145,13 @@ def table(values: Mapping[str, np.ndarray]) -> np.ndarray:
 class Study:
     """Fits of one model in a loop: what :func:`refit` and :func:`pmm_mcmc.sbc` share."""
 
-    def __init__(self, inputs: Inputs, request: Request):
+    def __init__(self, inputs: Inputs, step: Any, start: Any = None, **options: Any):
         self.inputs = inputs
+        method = one_step(step, DRAWS)
+        former = None if start is None else FinishedRun.of_start(start)
+        request = Request(
+            model=inputs.model, step=method, adjusted=method is None, start=former, backend="numba", **options
+        )
         self._cores = request.cores or devices.cores()
         self._request = dataclasses.replace(request, cores=1)  # of each process
         self.seed = fresh_seed() if self._request.seed is None else self._request.seed

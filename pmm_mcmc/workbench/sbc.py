@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from arviz_stats.base import array_stats
 
-from pmm_mcmc.api import DRAWS, Request, check_count, model_of, one_step
+from pmm_mcmc.api import check_count, model_of
 from pmm_mcmc.workbench.fits import Fit
 from pmm_mcmc.workbench.inputs import Inputs, Simulator
 from pmm_mcmc.workbench.loop import Record
@@ -91,20 +91,10 @@ def sbc(
     check_count("replicates", replicates, 1)
     inputs = Inputs.of(model_of(model), simulated=True)
     simulator = Simulator(inputs)
-    method = one_step(step, DRAWS)
-    request = Request(
-        model=inputs.model,
-        step=method,
-        adjusted=method is None,
-        var_names=var_names,
-        random_seed=random_seed,
-        cores=cores,
-        backend="numba",
-        store=store,
-        resume=resume,
+    study = Study(
+        inputs, step, var_names=var_names, random_seed=random_seed, cores=cores, store=store, resume=resume,
         progressbar=progressbar,
-    )
-    study = Study(inputs, request)
+    )  # fmt: skip
 
     def task(i: int) -> Record:
         parameters, data = simulator([study.seed, i, 0])
