@@ -36,13 +36,13 @@ def noncentring(dt: Any) -> xr.Dataset:
     Raises
     ------
     TypeError, ValueError
-        If ``dt`` is no result, or does not hold it: with ``pm.sample`` each chain learns its own and does not keep it.
+        If ``dt`` is no result, or does not hold it: a step of ``pm.sample`` does not keep it.
     """
     posterior = checked(dt)["posterior"].dataset
     if "backend" not in posterior.attrs:
         raise ValueError(
-            "dt: is no result of pmm_mcmc.sample; sample with it, and pass what it returns (with pm.sample each chain "
-            "learns its own non-centring and does not keep it)"
+            "dt: is no result of pmm_mcmc.sample; sample with it, and pass what it returns (a step of pm.sample does "
+            "not keep its non-centring)"
         )
     attrs = posterior.attrs
     degree = json.loads(attrs[NONCENTRING])["degree"] if NONCENTRING in attrs else {}

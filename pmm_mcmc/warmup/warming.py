@@ -1,4 +1,4 @@
-"""A warm-up of chains that have one setting: those of a run, or one of PyMC with its companions.
+"""A warm-up of chains that have one setting: those of a run, or those that a step of PyMC learns its setting from.
 
 The setting is learnt from the draws of some *training chains*, and of more of them in the first blocks, which are
 short; the others follow it.  Many chains at one time show the scale that few show over time, so that blocks are shorter
@@ -26,8 +26,8 @@ from pmm_mcmc.warmup.transient import narrowness, past_transient, replacements
 
 __all__ = ["FEWEST", "Warming", "training_chains"]
 
-# Chains that a setting is learnt from in any number of coordinates: those of a default run, and one of PyMC with its
-# companions.  Their setting is as near to that of many as the setting of more is (benchmarks/frozen/tuning.txt).
+# Chains that a setting is learnt from in any number of coordinates: those of a default run, and of a step of PyMC's.
+# Their setting is as near to that of many as the setting of more is (benchmarks/frozen/tuning.txt).
 FEWEST = 4
 
 
