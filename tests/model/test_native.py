@@ -236,7 +236,7 @@ def test_compiled_once_for_each_model_and_choice_of_variables(monkeypatch):
         assert step.stats_dtypes  # PyMC asks for this before it starts chains, in the parent process
         assert len(calls) == 0, "they begin on the tape"
         for each in (step, pmm.RLMC(step_size=0.1), pmm.ULMC(), pmm.GHMC(vars=[x])):
-            each._engine.compile()
+            each.binding.engine.compile()
             assert len(calls) == 2
         pm.Potential("late", -(x**4).sum())
         step = pmm.ULMC(step_size=0.3)

@@ -123,7 +123,7 @@ def test_a_chain_alone_ends_near_the_pooled_setting(sample):
     alone, together = [], []
     with eight_schools() as model:
         step = pmm.PoissonULMC()
-        initial = step._flat(model.initial_point(0))
+        initial = step.binding.flat(model.initial_point(0))
         for seed in range(10):
             dt = sample(step, draws=2, tune=1000, chains=1, seed=seed)
             alone.append(float(dt["sample_stats"]["step_size"].values[0, 0]))
