@@ -65,7 +65,8 @@ class MethodArguments:
         reparametrise: Any = "auto",
     ) -> MethodArguments:  # fmt: skip
         """Check everything that can be checked without a model; a method without a choice of dynamics has its own."""
-        dynamics = dynamics or METHODS[method].dynamics[0]
+        if dynamics == "":
+            dynamics = METHODS[method].dynamics[0]
         check_choice("dynamics", dynamics, *METHODS[method].dynamics)
         check_choice("option", option, 1, 2)
         check_choice("grid", grid, "auto", *_OFFSETS)
