@@ -14,7 +14,8 @@ The *own terms* of ``f`` vary along the direction in which ``f`` does.  With ``J
 They are exact for means and variances of any Gaussian.  A parameter that scales others (a hierarchical standard
 deviation) varies with the variance of these, which is a linear function of no direction; so the *virial terms*
 :math:`h_j = (x_j - m_j) g_j + 1` of all coordinates are a further set (by ridge regression; sums of neighbours if there
-are many).
+are many).  Of few coordinates the cubic ones :math:`(x_j - m_j)^2 (h_j + 2)` go with them: the square of a function
+that is bent along a coordinate varies with its fourth power.
 
 Draws are cut into *folds*, whose coefficients are fitted on the draws of all others: the estimate does not overfit, and
 its standard error follows from the variation of the corrected values.  A correction that leaves a share ``r`` of the
@@ -345,15 +346,17 @@ class Fold:
         return h, self._inverse, terms[self.fitted :]
 
     def virial_terms(self) -> np.ndarray:
-        """Return the virial terms of all coordinates or, if these are many, sums over neighbours: ``(rows, count)``."""
+        """Return the virial terms of all coordinates or, if these are many, sums over neighbours, then cubic ones."""
         d = self._x.shape[1]
-        count = count_virial_terms(self.fitted, d)
+        count, cubic = count_virial_terms(self.fitted, d)
         starts = np.arange(count + 1) * d // max(count, 1)
-        result = np.empty((len(self.rows), count))
+        result = np.empty((len(self.rows), count + cubic))
         for sums in self._ranges(count):
             columns = slice(starts[sums.start], starts[sums.stop])
-            terms = self._x[self.rows, columns] - self._mean[columns]
-            terms *= self._g[self.rows, columns]
+            deviation = self._x[self.rows, columns] - self._mean[columns]
+            terms = deviation * self._g[self.rows, columns]
+            if cubic:
+                result[:, count:][:, columns] = deviation**2 * (terms + 3.0)
             terms += 1.0
             result[:, sums] = np.add.reduceat(terms, starts[sums] - columns.start, axis=1)
         return result
@@ -365,6 +368,12 @@ def inverse_normal_matrix(h: np.ndarray) -> np.ndarray:
     return np.linalg.inv(h.T @ h + np.diag(THRESHOLDS.ridge * len(h) * variance))
 
 
-def count_virial_terms(n: int, d: int) -> int:
-    """Return the number of virial terms to fit on ``n`` draws; none for one coordinate, where it would be ``S_2``."""
-    return min(d, THRESHOLDS.virial_terms, n // THRESHOLDS.draws_a_term) if d > 1 else 0
+def count_virial_terms(n: int, d: int) -> tuple[int, int]:
+    """Return the numbers of virial terms and of cubic ones to fit on ``n`` draws.
+
+    There are none for one coordinate, where the first would be ``S_2``, and cubic ones if both fit for each coordinate.
+    """
+    most = min(THRESHOLDS.virial_terms, n // THRESHOLDS.draws_a_term)
+    if d == 1:
+        return 0, 0
+    return min(d, most), d if 2 * d <= min(most, THRESHOLDS.cubic_terms) else 0

@@ -109,7 +109,7 @@ def peak_bytes(plan: SamplingPlan, draws: int, rows: int, warming: int = 0) -> i
     warm_up = max(20 * chains, 10 * window * min(chains, training_chains(d))) * d if tune else 0
     ending = 2 * chains * min(rows, draws) * numbers
     fold = min(n, DIAGNOSTICS.fitted_draws + n // DIAGNOSTICS.folds)
-    terms = fold * count_virial_terms(fold, d)
+    terms = fold * sum(count_virial_terms(fold, d))
     slab = min(n * len(plan.layout.names), max(SLAB // 8, n))
     checks = 3 * terms + 11 * slab
     whitened = 2 * n * d if 1 < d <= MOST_DENSE else 0
