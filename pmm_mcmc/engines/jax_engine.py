@@ -23,8 +23,10 @@ from jax.sharding import PartitionSpec as P
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
 from pmm_mcmc.engines.contract import Chunk, Ensemble, Parameters, TunedParameters, chains_of, evaluated_at, log_det_of
+from pmm_mcmc.engines.jax_ghmc import adjusted
+from pmm_mcmc.engines.jax_group import Counts
+from pmm_mcmc.engines.jax_poisson import unadjusted
 from pmm_mcmc.engines.jax_random import Keyed, words_of
-from pmm_mcmc.engines.jax_transition import Counts, transition
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, OVERDAMPED, Kernel
 from pmm_mcmc.model.jax_density import JaxDensity
 
@@ -128,6 +130,7 @@ class JaxEngine:
         pairs = self.kernel.dynamics != OVERDAMPED and not self.kernel.adjusted  # normals for position and velocity
         drift = self._drift(coordinates, shared)
         key_words = words_of(keys)
+        transition = adjusted if self.kernel.adjusted else unadjusted
         chains = chains_of(state, evaluation)
         zeros = Counts(jnp.zeros(g, self.dtype), *(jnp.zeros(g, jnp.int32) for _ in range(4)))
         out = (

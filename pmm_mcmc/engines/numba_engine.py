@@ -1,26 +1,157 @@
-"""The CPU engine: chains of one method over one log density, advanced in compiled chunks on threads."""
+"""The CPU engine: chains of one method over one log density, advanced in compiled chunks on threads.
+
+Its loop is one numba function that advances a chain over many transitions, compiled once per machine and cached on
+disk, for all models.
+"""
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import inspect
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numba
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.engines import contract, numba_ghmc, numba_poisson, numba_random, numba_shared
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, Ensemble, Parameters, TunedParameters, evaluated_at
-from pmm_mcmc.engines.numba_chain import evaluate, memory_for, run
-from pmm_mcmc.engines.numba_step import Functions
-from pmm_mcmc.langevin.methods import GHMC, Kernel, Scheme
+from pmm_mcmc.engines.numba_ghmc import adjusted
+from pmm_mcmc.engines.numba_poisson import unadjusted
+from pmm_mcmc.engines.numba_random import start_stream
+from pmm_mcmc.engines.numba_shared import (
+    ChainViews,
+    Functions,
+    copy,
+    drift,
+    flow,
+    inlined,
+    memory_for,
+    place,
+    space_in,
+    uncounted,
+)
+from pmm_mcmc.langevin import flows, methods, midpoints, transitions
+from pmm_mcmc.langevin.methods import GHMC, OVERDAMPED, Kernel, Scheme
+from pmm_mcmc.model import native
 
 __all__ = ["NumbaEngine"]
 
 # Slices of the chains for each thread, so that no thread waits long for another: a call costs as much as a few draws.
 _SLICES = 4
+
+
+def _fingerprint() -> str:
+    """Return a hash of the files of all that the loop calls: numba's cache key covers this file alone."""
+    of_engine = contract, numba_random, numba_shared, numba_poisson, numba_ghmc, sys.modules[__name__]
+    modules = (flows, midpoints, transitions, methods, native, *of_engine)
+    return hashlib.sha256(b"".join(inspect.getsource(module).encode() for module in modules)).hexdigest()
+
+
+@inlined
+def _run_one(functions, parameters, kernel, coordinates, chain, first_transition, thin, out):
+    """Advance one chain, its state, evaluation, key and memory, by ``thin`` transitions a draw; fill in the chunk."""
+    state, evaluation, key, memory = chain
+    d = coordinates[0].size
+    evaluated = state[3 * d : 4 * d]
+    views = ChainViews(state[:d], state[d : 2 * d], state[2 * d : 3 * d], evaluated, state, evaluation, key)
+    space = space_in(memory, d, evaluation.size, kernel.dynamics != OVERDAMPED)
+    transition = first_transition
+    step = 0.0
+    step_flow = flow(kernel.dynamics, parameters.alpha, parameters.friction)
+    cell_flow = step_flow
+    for row in range(out.lp.size):
+        n_grad = 0
+        unstable = 0
+        refined = 0
+        model_failures = 0
+        accept = 0.0
+        for _ in range(thin):
+            start_stream(space.random[0], key[0], key[1], np.uint64(transition))
+            if kernel.scheme == Scheme.GHMC or kernel.scheme == Scheme.MALA:
+                acceptance, gradients, failed, repeated = adjusted(
+                    functions, parameters, kernel, coordinates, views, space
+                )
+            else:
+                if step != parameters.alpha * state[4 * d + 1]:
+                    step = parameters.alpha * state[4 * d + 1]
+                    step_flow = flow(kernel.dynamics, step, parameters.friction)
+                    cell_flow = flow(kernel.dynamics, step / parameters.K, parameters.friction)
+                flows = (step_flow, cell_flow)
+                acceptance, gradients, failed, repeated, by_model = unadjusted(
+                    functions, parameters, kernel, coordinates, views, transition, flows, space
+                )
+                model_failures += by_model
+            transition += 1
+            accept += acceptance
+            n_grad += gradients
+            unstable += failed
+            refined += repeated
+
+        place(coordinates, evaluated, out.position[row])
+        copy(evaluation, out.evaluation[row])
+        out.lp[row] = state[4 * d]
+        if evaluation.size > d:  # the last entry of the evaluation is the log determinant of the map from z to x
+            out.lp[row] -= evaluation[3 * d]
+        if row < len(out.state):
+            copy(state, out.state[row])
+        out.n_grad[row] = n_grad
+        out.unstable[row] = unstable
+        out.refined[row] = refined
+        out.accept[row] = accept / thin
+        out.model_failures[row] = model_failures
+
+
+def _cached(sources: str) -> tuple[Any, Any]:
+    """Return :func:`evaluate` and :func:`run`, cached on disk under a key that contains ``sources``.
+
+    Why a closure: numba's cache key contains the pickled closure variables, and this is the only way to add to it.
+    Without ``sources``, a change in another file would run the old machine code (a compiled function as second
+    closure variable would notice, but pickles differently in each process and would defeat the cache).
+    """
+
+    @numba.njit(cache=True, nogil=True)
+    def evaluate(function, table, dynamics, coordinates, states, evaluations):
+        """Evaluate at each ``u``; make it the evaluated point and its drift the base drift; fill in the evaluations."""
+        sources  # noqa: B018
+        d = coordinates[0].size
+        scratch = (np.empty(d), np.empty(d))
+        for i in range(len(states)):
+            state = states[i]
+            u = state[:d]
+            b = state[2 * d : 3 * d]
+            state[4 * d] = drift(function, table, dynamics, u, coordinates, scratch, evaluations[i], b)
+            copy(u, state[3 * d : 4 * d])
+
+    @numba.njit(cache=True, nogil=True)
+    def run(functions, parameters, kernel, coordinates, chains, first_transition, thin, out):
+        """Advance chains one after the other, each into its rows of ``out``.
+
+        ``chains`` are their states, evaluations and keys, and memory of :func:`memory_for`.
+        """
+        sources  # noqa: B018
+        states, evaluations, keys, memory = chains
+        joint, joint_table, midpoint, midpoint_table = functions
+        functions = Functions(joint, uncounted(joint_table), midpoint, uncounted(midpoint_table))
+        coordinates = (uncounted(coordinates[0]), uncounted(coordinates[1]))
+        for i in range(len(states)):
+            chain = (uncounted(states[i]), uncounted(evaluations[i]), uncounted(keys[i]), uncounted(memory))
+            chain_out = Chunk(
+                out.position[i], out.evaluation[i], out.lp[i], out.accept[i], out.n_grad[i], out.unstable[i],
+                out.refined[i], out.model_failures[i], out.state[i],
+            )  # fmt: skip
+            _run_one(functions, parameters, kernel, coordinates, chain, first_transition, thin, chain_out)
+
+    return evaluate, run
+
+
+evaluate, run = _cached(_fingerprint())
 
 
 class NumbaEngine:

@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 
-from pmm_mcmc.engines import numba_adjusted, numba_chain, numba_step
+from pmm_mcmc.engines import numba_engine, numba_ghmc, numba_poisson, numba_shared
 
 
 def slices_assigned(source):
@@ -27,7 +27,7 @@ def slices_assigned(source):
     return found
 
 
-@pytest.mark.parametrize("module", [numba_adjusted, numba_chain, numba_step])
+@pytest.mark.parametrize("module", [numba_engine, numba_ghmc, numba_poisson, numba_shared])
 def test_no_array_is_assigned_to_a_slice(module):
     # numba compiles the message that lengths differ, with the printing of tuples and numbers, in two seconds, and each
     # of twenty places in a tenth of one: `copy` has none.

@@ -7,7 +7,7 @@ import numba
 import numpy as np
 import pytest
 
-from pmm_mcmc.engines import numba_step
+from pmm_mcmc.engines import numba_shared
 from pmm_mcmc.langevin.flows import Flow, build_flows, flows, select
 
 NAMES = ("overdamped", "underdamped", "harmonic")
@@ -136,7 +136,7 @@ def test_no_warning_over_the_whole_range(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_scalars_arrays_and_compiled_code_agree(name):
-    inner = getattr(numba_step, "_" + name)  # which has no way in from Python
+    inner = getattr(numba_shared, "_" + name)  # which has no way in from Python
     compiled = numba.njit(lambda time, friction: inner(time, friction))
     scalar = getattr(build_flows(np, select), name)
     for friction in FRICTIONS:

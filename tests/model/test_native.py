@@ -12,7 +12,7 @@ from pytensor.compile.mode import Mode
 from pytensor.raise_op import Assert
 
 import pmm_mcmc as pmm
-from pmm_mcmc.engines import numba_chain as loop
+from pmm_mcmc.engines import numba_engine as loop
 from pmm_mcmc.model import pytensor_density
 from pmm_mcmc.model.pymc_density import build_log_density
 

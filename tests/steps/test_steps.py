@@ -14,7 +14,7 @@ from step_runs import ADJUSTED, N_DRAWS, N_TUNE, STEPS, begin, build, every_step
 
 import pmm_mcmc as pmm
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.engines.numba_step import Functions
+from pmm_mcmc.engines.numba_shared import Functions
 from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.steps import binding
 

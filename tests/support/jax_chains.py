@@ -20,10 +20,11 @@ from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
 from pmm_mcmc.engines import jax_engine
 from pmm_mcmc.engines.contract import Ensemble, Parameters, TunedParameters, chains_of, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
+from pmm_mcmc.engines.jax_ghmc import adjusted
+from pmm_mcmc.engines.jax_poisson import unadjusted
 from pmm_mcmc.engines.jax_random import END, MIDPOINT
-from pmm_mcmc.engines.jax_transition import transition
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.engines.numba_step import Functions
+from pmm_mcmc.engines.numba_shared import Functions
 from pmm_mcmc.langevin.methods import OVERDAMPED, Scheme
 from pmm_mcmc.model.jax_density import JaxDensity
 from pmm_mcmc.model.native import SIGNATURE
@@ -194,6 +195,7 @@ def _followed(kernel, dtype, calls):
             return plain(y)
 
         def step(chains, draws):
+            transition = adjusted if kernel.adjusted else unadjusted
             after, counts = transition(kernel, parameters, drift, chains, draws)
             return after, (after, counts)
 
@@ -210,7 +212,7 @@ class Calls(list):
 
 
 def follow(name, mode, step, state, gradient, draws, *, tolerance=0.0, dtype=np.float64, calls=None):
-    """Return chains and counts after each transition, of :func:`pmm_mcmc.engines.jax_transition.transition`."""
+    """Return chains and counts after each transition, of the JAX kernels."""
     kernel, K = SCHEMES[name]
     limits = limits_of(kernel, step, K)
     chains = chains_of(state, gradient)

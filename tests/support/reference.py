@@ -13,7 +13,7 @@ from numba import cfunc
 from scipy.linalg import expm
 
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.engines.numba_step import Functions
+from pmm_mcmc.engines.numba_shared import Functions
 from pmm_mcmc.langevin import transitions
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Scheme
 from pmm_mcmc.langevin.midpoints import inverse_probability

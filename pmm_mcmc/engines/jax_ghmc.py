@@ -1,11 +1,11 @@
-"""One transition of an adjusted method, generalised HMC or MALA, for a group of chains in lockstep, traced by JAX.
+"""The adjusted methods, generalised HMC and MALA, for a group of chains in lockstep, traced by JAX.
 
 The velocity is refreshed in part, a leapfrog step is proposed, and the proposal is accepted if ``|s| < r``, with its
 ratio ``r`` of densities and the *persistent number* ``s`` of a chain's tests, which takes the place of a uniform number
 (:func:`pmm_mcmc.langevin.transitions.advanced_persistent`).  The few proposals with a ratio far below ``|s|`` are
 refined, that is repeated in shorter steps, in smaller batches (:func:`~pmm_mcmc.langevin.transitions.far_below`).
 
-It follows :func:`pmm_mcmc.engines.numba_adjusted.propose` step by step, with arrays ``(group, d)`` in place of vectors.
+It follows :mod:`pmm_mcmc.engines.numba_ghmc` step by step, with arrays ``(group, d)`` in place of vectors.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from pmm_mcmc.engines.contract import Chains, Parameters
-from pmm_mcmc.engines.jax_batches import choose, renew_few
-from pmm_mcmc.engines.jax_midpoints import Drift, total
+from pmm_mcmc.engines.jax_group import Counts, Drift, as_count, choose, renew_few, total
 from pmm_mcmc.engines.jax_random import END, Keyed
 from pmm_mcmc.langevin.flows import build_flows
 from pmm_mcmc.langevin.methods import HARMONIC, Kernel, Scheme
 from pmm_mcmc.langevin.transitions import (
+    DIVERGENCE,
     LARGEST,
     MOST_REFINEMENTS,
     SUBSTEPS,
@@ -34,12 +34,12 @@ from pmm_mcmc.langevin.transitions import (
     refreshed,
 )
 
-__all__ = ["Outcome", "adjusted_outcome"]
+__all__ = ["adjusted"]
 
 _flows = build_flows(jnp, jnp.where)
 
 
-class Outcome(NamedTuple):
+class _Outcome(NamedTuple):
     """Proposals ``(n, ...)`` and what became of them.
 
     Attributes
@@ -95,11 +95,11 @@ def _leapfrog(drift: Drift, begin: Chains, step: Any, substeps: int, harmonic: b
     return end, log_ratio + total(harmonic_log_ratio(begin.u, end.u)) if harmonic else log_ratio, n_grad
 
 
-def _refined(drift: Drift, step: Any, begin: Chains, outcome: Outcome) -> Outcome:
+def _refined(drift: Drift, step: Any, begin: Chains, outcome: _Outcome) -> _Outcome:
     """Repeat the proposals of some chains in shorter and shorter substeps, until one is accepted."""
     persistent = begin.factor
 
-    def attempt(substeps: int, carry: tuple[Outcome, Any]) -> tuple[Outcome, Any]:
+    def attempt(substeps: int, carry: tuple[_Outcome, Any]) -> tuple[_Outcome, Any]:
         """Propose by so many substeps for the chains that are ``going``: those with ratios far below ``|s|`` so far."""
         previous, going = carry
         end, log_ratio, n_evaluations = _leapfrog(drift, begin, step / substeps, substeps)
@@ -115,7 +115,7 @@ def _refined(drift: Drift, step: Any, begin: Chains, outcome: Outcome) -> Outcom
             good &= far_below(ratio * _as_ratio(log_back), persistent)
             earlier *= SUBSTEPS
         moved = end._replace(factor=persistent / jnp.where(good, ratio, 1.0))
-        outcome = Outcome(
+        outcome = _Outcome(
             choose(good, moved, previous.chains),
             previous.good | good,
             previous.refined | good,
@@ -132,9 +132,7 @@ def _refined(drift: Drift, step: Any, begin: Chains, outcome: Outcome) -> Outcom
     return carry[0]
 
 
-def adjusted_outcome(
-    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Keyed
-) -> tuple[Chains, Outcome]:
+def _proposed(kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Keyed) -> tuple[Chains, _Outcome]:
     """Return the chains with refreshed velocities and the next number of their tests, and their proposals."""
     # A factor of 1 in place of a persistent number marks a chain at rest: it draws a velocity and a number.
     ((number, _, normals),) = draws.take(END)
@@ -150,13 +148,27 @@ def adjusted_outcome(
     ratio = _as_ratio(log_ratio)
     good = jnp.abs(persistent) < ratio
     proposals = choose(good, proposals._replace(factor=persistent / jnp.where(good, ratio, 1.0)), begin)
-    outcome = Outcome(proposals, good, jnp.zeros_like(good), ratio, ratio, n_grad)
+    outcome = _Outcome(proposals, good, jnp.zeros_like(good), ratio, ratio, n_grad)
     if not persists:  # the next one starts from rest, too
         begin = begin._replace(factor=jnp.ones_like(begin.factor))
         return begin, outcome._replace(chains=proposals._replace(factor=begin.factor))
     below = ~good & far_below(ratio, persistent)
 
-    def renew(rows: Any) -> Outcome:
+    def renew(rows: Any) -> _Outcome:
         return _refined(drift, p.alpha, *jax.tree.map(lambda x: x[rows], (begin, outcome)))
 
     return begin, renew_few(below[:, 0], outcome, renew)
+
+
+def adjusted(kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Keyed) -> tuple[Chains, Counts]:
+    """Make one transition of every chain of a group, by the random ``draws`` of this transition."""
+    begin, outcome = _proposed(kernel, p, drift, chains, draws)
+    good = outcome.good
+    counts = Counts(
+        jnp.where(outcome.refined, 1.0, jnp.minimum(outcome.first, 1.0))[:, 0].astype(chains.u.dtype),
+        as_count(outcome.n_grad),
+        as_count(~good & (outcome.last < DIVERGENCE if kernel.scheme == Scheme.GHMC else outcome.last == 0.0)),
+        as_count(outcome.refined),
+        as_count(jnp.zeros_like(good)),
+    )
+    return choose(good, outcome.chains, begin._replace(v=-begin.v)), counts

@@ -1,18 +1,41 @@
-"""Work for a few chains of a group, in batches of fixed size, traced by JAX."""
+"""What the kernels of a group of chains share, traced by JAX: their counts, and work for a few of them in batches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-__all__ = ["choose", "renew_few"]
+__all__ = ["Counts", "Drift", "as_count", "choose", "renew_few", "total"]
 
 # A batch is this share of a group (one over it).
 _SHARE = 16
+
+# Positions (n, d) to log densities (n, 1), evaluations (n, width) and drifts (n, d).
+Drift = Callable[[Any], tuple[Any, Any, Any]]
+
+
+class Counts(NamedTuple):
+    """Statistics of a transition of each chain, ``(g,)``; see :class:`pmm_mcmc.engines.contract.Chunk`."""
+
+    accept: Any
+    n_grad: Any
+    unstable: Any
+    refined: Any
+    model_failures: Any
+
+
+def total(x: Any) -> Any:
+    """Return sums over coordinates, ``(n, 1)``."""
+    return jnp.sum(x, axis=-1, keepdims=True)
+
+
+def as_count(x: Any) -> Any:
+    """Return a column ``(g, 1)`` as integers ``(g,)``."""
+    return x.astype(jnp.int32)[:, 0]
 
 
 def choose(condition: Any, new: Any, old: Any) -> Any:

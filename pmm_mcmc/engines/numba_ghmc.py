@@ -1,4 +1,4 @@
-"""The proposals of the adjusted methods, generalised HMC and MALA, compiled by numba.
+"""The adjusted methods, generalised HMC and MALA, compiled by numba: leapfrog, proposal, transition.
 
 A proposal by a leapfrog step is accepted if ``|s| < r``, with its ratio ``r`` of densities and the *persistent number*
 ``s`` of a chain's tests (:func:`pmm_mcmc.langevin.transitions.advanced_persistent`).  One whose ratio is far below
@@ -11,19 +11,23 @@ from __future__ import annotations
 
 import math
 
-from pmm_mcmc.engines.numba_step import copy, drift, flow, inner
+from pmm_mcmc.engines.numba_random import fill_normals, uniform
+from pmm_mcmc.engines.numba_shared import copy, drift, flow, inlined, inner
 from pmm_mcmc.langevin.methods import HARMONIC, Scheme
 from pmm_mcmc.langevin.transitions import (
+    DIVERGENCE,
     LARGEST,
     MOST_REFINEMENTS,
     SUBSTEPS,
+    advanced_persistent,
     far_below,
     harmonic_log_ratio,
     kick,
     path,
+    refreshed,
 )
 
-__all__ = ["propose"]
+__all__ = ["adjusted"]
 
 
 @inner
@@ -32,7 +36,7 @@ def _leapfrog(functions, dynamics, substeps, step, coordinates, begin, proposal,
 
     Other dynamics than the harmonic ones have a free flight in place of the rotation.
     Returns the log ratio of the acceptance, NaN where a value is not finite, the log density at the end, and the
-    gradients spent.  Other arguments are those of :func:`~pmm_mcmc.engines.numba_step.attempt`.
+    gradients spent.  Other arguments are those of :func:`~pmm_mcmc.engines.numba_poisson.unadjusted`.
     """
     joint, joint_table, _, _ = functions
     rotation = flow(dynamics, step, 0.0)
@@ -68,11 +72,11 @@ def _as_ratio(log_ratio):
 
 
 @inner
-def propose(functions, kernel, step, persistent, coordinates, begin, proposal, back, scratch):
+def _propose(functions, kernel, step, persistent, coordinates, begin, proposal, back, scratch):
     """Fill ``proposal`` by a step from ``begin``; that of generalised HMC is refined where it is far below ``|s|``.
 
     ``persistent`` is ``s``; ``back`` are arrays as of ``proposal``, for the way back;
-    other arguments are those of :func:`~pmm_mcmc.engines.numba_step.attempt`.  Returns whether the proposal is
+    other arguments are those of :func:`~pmm_mcmc.engines.numba_poisson.unadjusted`.  Returns whether the proposal is
     accepted, the ratios of densities of the first proposal and of the last, 0 where a value is not finite, the log
     density at the last, the gradients spent, and the steps of the last.
     """
@@ -105,3 +109,49 @@ def propose(functions, kernel, step, persistent, coordinates, begin, proposal, b
                     return False, first_ratio, ratio, lp, n_grad, substeps
                 earlier *= SUBSTEPS
     return abs(persistent) < ratio, first_ratio, ratio, lp, n_grad, substeps
+
+
+@inlined
+def adjusted(functions, parameters, kernel, coordinates, chain, space):
+    """Make one transition of generalised HMC, or of MALA: a proposal, accepted or not.
+
+    Returns acceptance, gradients, and whether it diverged and whether it was refined.  The last number of the state is
+    the persistent number; that of MALA is 1, so that each of its proposals starts from rest.
+    """
+    u, v, b, evaluated, state, evaluation, _ = chain
+    stream = space.random[0]
+    normals = space.between[0]
+    d = u.size
+    if not state[4 * d + 1] < 1.0:  # a chain at rest
+        state[4 * d + 1] = 2.0 * uniform(stream) - 1.0
+        fill_normals(stream, v)
+    persists = kernel.scheme == Scheme.GHMC
+    if persists:
+        fill_normals(stream, normals)
+        retained = math.exp(-parameters.friction * parameters.alpha)
+        for j in range(d):
+            v[j] = refreshed(v[j], normals[j], retained)
+    persistent = advanced_persistent(state[4 * d + 1])
+    begin = (u, v, b, evaluated, state[4 * d])
+    good, first_ratio, ratio, lp_new, n_grad, substeps = _propose(
+        functions, kernel, parameters.alpha, persistent, coordinates, begin, space.proposal, space.between,
+        space.work[3],
+    )  # fmt: skip
+    unstable = 0
+    if good:
+        u_new, v_new, new_b, new_evaluation, _ = space.proposal
+        copy(u_new, u)
+        copy(v_new, v)
+        copy(u_new, evaluated)
+        copy(new_b, b)
+        copy(new_evaluation, evaluation)
+        state[4 * d] = lp_new
+        state[4 * d + 1] = persistent / ratio if persists else 1.0
+    else:
+        # Without second tries a small ratio is a rejection like others: a divergence is not finite.
+        unstable += ratio < DIVERGENCE if persists else ratio == 0.0
+        state[4 * d + 1] = persistent if persists else 1.0
+        for j in range(d):
+            v[j] = -v[j]
+    refined = good and substeps > 1
+    return 1.0 if refined else min(1.0, first_ratio), n_grad, unstable, refined
