@@ -254,15 +254,16 @@ def standstill(run: Run) -> Reason | None:
     accept = run.stats["acceptance_rate"].values
     if run.draws < THRESHOLDS.fewest_of_chain or accept.ndim < 2:  # draws were not kept
         return None
-    of_chain = accept.mean(axis=1)
-    middle = float(np.median(of_chain))
-    error = np.sqrt(accept.var(axis=1).mean() / run.draws)
-    chance = -ndtri(WARMUP.chance / run.chains) * error
-    worst = int(of_chain.argmin())
-    if not of_chain[worst] + chance < 0.5 * middle:
-        return None
-    text = f"chain {worst} stands still: it accepts {of_chain[worst]:.2f}, the middle one {middle:.2f}"
-    return Reason("divergences", text, _shorter(run), None, float(of_chain[worst]), 0.5 * middle)
+    for of_step in np.moveaxis(accept.reshape(*accept.shape[:2], -1), -1, 0):
+        of_chain = of_step.mean(axis=1)
+        middle = float(np.median(of_chain))
+        error = np.sqrt(of_step.var(axis=1).mean() / run.draws)
+        chance = -ndtri(WARMUP.chance / run.chains) * error
+        worst = int(of_chain.argmin())
+        if of_chain[worst] + chance < 0.5 * middle:
+            text = f"chain {worst} stands still: it accepts {of_chain[worst]:.2f}, the middle one {middle:.2f}"
+            return Reason("divergences", text, _shorter(run), None, float(of_chain[worst]), 0.5 * middle)
+    return None
 
 
 def improper(run: Run) -> Reason | None:

@@ -373,7 +373,7 @@ def count_virial_terms(n: int, d: int) -> tuple[int, int]:
 
     There are none for one coordinate, where the first would be ``S_2``, and cubic ones if both fit for each coordinate.
     """
-    most = min(THRESHOLDS.virial_terms, n // THRESHOLDS.draws_a_term)
     if d == 1:
         return 0, 0
-    return min(d, most), d if 2 * d <= min(most, THRESHOLDS.cubic_terms) else 0
+    cubic = d if 2 * d * THRESHOLDS.draws_a_cubic_term <= n else 0
+    return min(d, THRESHOLDS.virial_terms, n // THRESHOLDS.draws_a_term), cubic

@@ -103,12 +103,12 @@ class Thresholds:
     Changes 7, 2 of 24 runs, trusted 15, 16."""
     virial_terms: int = 300
     """Virial terms at most; sums of neighbours where there are more coordinates.  Bounds time."""
-    cubic_terms: int = 60
-    """Virial terms, linear and cubic, at most where there are cubic ones.  By ``python -m benchmarks first_call
-    --trust`` these leave 1 of 45 runs trusted with an sd more than 7.5 % off, chance included, without them 5; on
-    bananas they know an sd to 1 % in place of 3 to 5.  The number bounds time."""
     draws_a_term: int = 20
     """Draws for each virial term, at least.  Changes 0, 4 of 24 runs."""
+    draws_a_cubic_term: int = 300
+    """The same where there are cubic ones.  With 100 corrected variances of four logistic variables cover .86 in place
+    of .95, with 375 .93.  By ``python -m benchmarks first_call --trust`` cubic terms leave 1 of 45 runs trusted with an
+    sd more than 7.5 % off, chance included, without them 5; on bananas they know an sd to 1 % in place of 3 to 5."""
     ridge: float = 0.005
     """Ridge of the virial terms for each draw, over the variance of a term.  Changes 3, 4 of 24 runs."""
     folds: int = 16

@@ -175,6 +175,15 @@ def test_a_chain_that_stands_still_is_not_trusted():
     assert verdict.sentence.startswith("Not trusted: chain 1 stands still: it accepts 0.40, the middle one 0.90.")
 
 
+def test_of_two_adjusted_steps_each_is_asked():
+    accept = np.full((4, 600, 2), 0.9)
+    dt = adjusted(grid(3))
+    dt["sample_stats"] = dt["sample_stats"].to_dataset().assign(acceptance_rate=(("chain", "draw", "step"), accept))
+    assert pmm.verdict(dt).trusted
+    accept[1, :, 1] = 0.4
+    assert "chain 1 stands still: it accepts 0.40" in pmm.verdict(dt).sentence
+
+
 @pytest.mark.statistical
 @pytest.mark.parametrize(("chains", "draws"), [(4, 4), (4, 100), (1000, 4), (1000, 20)])
 def test_good_chains_are_not_said_to_stand_still(chains, draws):

@@ -113,12 +113,12 @@ EXACT = {
 @pytest.mark.parametrize("name", EXACT)
 def test_terms_have_expectation_zero(monkeypatch, name, most):
     """Whatever the draws that the centre was taken from, one for each coordinate or summed."""
-    vary(monkeypatch, virial_terms=most)
+    vary(monkeypatch, virial_terms=most, draws_a_cubic_term=20)
     x, g = EXACT[name](np.random.default_rng(1), 40_000)
     x[:400] = 1.0 + 1.3 * x[:400]
     terms = virial_terms(x, g, 400)[400:]
-    count = {"hierarchy": 17}.get(name, 8)  # linear and cubic ones of four coordinates
-    assert terms.shape == (39_600, min(count, most))
+    linear, cubic = (17, 0) if name == "hierarchy" else (4, 4)
+    assert terms.shape == (39_600, min(linear, most) + cubic)
     z = z_of_mean(terms)
     assert np.all(z < Z), z
 
