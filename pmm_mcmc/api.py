@@ -37,11 +37,10 @@ from pmm_mcmc.run.storage import StoreError
 from pmm_mcmc.run.storage.checkpoint import decode, encode
 from pmm_mcmc.run.storage.folder import Folder
 from pmm_mcmc.run.storage.recovery import differences
-from pmm_mcmc.run.trial import cold_run, run_on_trial
+from pmm_mcmc.run.trial import begun
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, standard_error
-from pmm_mcmc.warmup.warm_start import WarmStart
 
 __all__ = [
     "DRAWINGS",
@@ -65,13 +64,12 @@ __all__ = [
     "StoppingRule",
     "StoreError",
     "Verdict",
-    "WarmStart",
+    "begun",
     "check_count",
     "check_discrete",
     "check_free",
     "checked",
     "clock",
-    "cold_run",
     "console",
     "convergence",
     "coords_and_dims",
@@ -91,7 +89,6 @@ __all__ = [
     "python_function",
     "python_mode",
     "read",
-    "run_on_trial",
     "sample",
     "spread_starts",
     "standard_error",

@@ -9,10 +9,9 @@ import numpy as np
 
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.run.chunks import Groups
+from pmm_mcmc.run.signals import StopRequest
 
-__all__ = ["Driver", "FinishedChunk", "StopSampling", "Stopped"]
-
-Stopped = Callable[[], bool]
+__all__ = ["Driver", "FinishedChunk", "StopSampling"]
 
 
 class StopSampling(Exception):
@@ -71,11 +70,8 @@ class Driver:
         self.processes = processes
         self._callback = callback
 
-    def phase(self) -> Callable[[Stopped], FinishedChunk | None] | None:
-        """Return the function that advances the present phase by a chunk; None after the last.
-
-        The function returns None where there is nothing to record.
-        """
+    def advance(self, stopped: StopRequest) -> FinishedChunk | None:
+        """Advance the present phase by a chunk; return it, None where there is nothing to record."""
         raise NotImplementedError
 
     @property
@@ -83,10 +79,14 @@ class Driver:
         """Whether all draws are made."""
         raise NotImplementedError
 
-    def go(self, stopped: Stopped) -> bool:
+    def over(self) -> bool:
+        """Return whether the draws are enough: all are made, or fewer will do."""
+        return self.ended
+
+    def go(self, stopped: StopRequest) -> bool:
         """Run to the end, or until ``stopped()``, asked several times a second; return whether the end was reached."""
-        while (advance := self.phase()) is not None:
-            chunk = advance(stopped)
+        while not self.over():
+            chunk = self.advance(stopped)
             stop = False
             if chunk is not None:
                 self.recorder.put(chunk.groups, chunk.complete)

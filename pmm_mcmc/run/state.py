@@ -14,7 +14,12 @@ from pmm_mcmc.warmup.equilibration import EQUILIBRATION, Equilibration, report_o
 from pmm_mcmc.warmup.warm_start import WarmStart
 from pmm_mcmc.warmup.warming import Warming
 
-__all__ = ["Run"]
+__all__ = ["DRAWS", "EQUILIBRATION", "TRIAL", "WARM_UP", "Run"]
+
+# The phases of a run: see :mod:`pmm_mcmc.run.phases`.
+TRIAL = "trial"
+WARM_UP = "warm-up"
+DRAWS = "draws"
 
 
 @dataclass
@@ -25,10 +30,10 @@ class Run:
     ----------
     warming
         The warm-up with its chains, which are the chains of the run.
-    tuning
-        Whether the warm-up, or the equilibration after it, is still in progress.
+    phase
+        The name of what it does at present.
     done
-        Number of finished draws after it.
+        Number of finished draws.
     unstable : (chain,)
         Transitions rejected in the current phase.
     equilibration
@@ -38,11 +43,16 @@ class Run:
     """
 
     warming: Warming
-    tuning: bool
+    phase: str
     done: int
     unstable: np.ndarray
     equilibration: Equilibration | None = None
     warm_start: WarmStart | None = None
+
+    @property
+    def tuning(self) -> bool:
+        """Whether the draws are still to come."""
+        return self.phase != DRAWS
 
     @property
     def n_grad(self) -> np.ndarray:
