@@ -54,7 +54,7 @@ _NAMES = {
     "sbc": "pmm_mcmc.workbench.sbc",
     "summary": "pmm_mcmc.diagnostics.summary",
     "temper": "pmm_mcmc.tempering.temper",
-    "verdict": "pmm_mcmc.run.judging",
+    "verdict": "pmm_mcmc.run.findings",
 }
 # Names that would hide Python's own in their modules.
 # Names of the field for what has another one here.
@@ -104,7 +104,7 @@ if TYPE_CHECKING:
     from pmm_mcmc.model.user_density import LogDensity
     from pmm_mcmc.run.devices import Jax
     from pmm_mcmc.run.driver import StopSampling
-    from pmm_mcmc.run.judging import verdict
+    from pmm_mcmc.run.findings import verdict
     from pmm_mcmc.run.sample import extend, sample
     from pmm_mcmc.run.storage import StoreError
     from pmm_mcmc.run.storage import open_store as open

@@ -20,18 +20,17 @@ from pmm_mcmc.model.model_cache import model_cache
 from pmm_mcmc.model.pymc_outputs import coords_and_dims
 from pmm_mcmc.model.result_tree import flat_names
 from pmm_mcmc.run import devices
-from pmm_mcmc.run.chunks import Gathered, Groups
 from pmm_mcmc.run.devices import check_count
-from pmm_mcmc.run.finished_run import FinishedRun
-from pmm_mcmc.run.judging import verdict
+from pmm_mcmc.run.driver import Gathered, Groups
+from pmm_mcmc.run.findings import verdict
+from pmm_mcmc.run.former_run import FinishedRun
 from pmm_mcmc.run.phases import Sampling
 from pmm_mcmc.run.plan import SamplingPlan
-from pmm_mcmc.run.positions import unconstraining_of
+from pmm_mcmc.run.positions import density_at, starts, unconstraining_of
 from pmm_mcmc.run.progress import DRAWINGS, clock, console, write
 from pmm_mcmc.run.request import Request, fresh_seed, one_step
 from pmm_mcmc.run.sample import sample
 from pmm_mcmc.run.signals import StopRequest, stop_on_signals
-from pmm_mcmc.run.starts import density_at, starts
 from pmm_mcmc.run.stopping import DRAWS, StoppingRule
 from pmm_mcmc.run.storage import StoreError
 from pmm_mcmc.run.storage.checkpoint import decode, encode

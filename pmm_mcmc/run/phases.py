@@ -5,7 +5,7 @@ In order::
     trial of a former setting --> warm-up --> equilibration of adjusted draws --> draws
 
 A run begins with a warm-up, or with the trial.  A phase has the values that it needs; all that changes is in the
-:class:`~pmm_mcmc.run.state.Run`, which a checkpoint holds, with the name of its phase.
+:class:`~pmm_mcmc.run.former_run.Run`, which a checkpoint holds, with the name of its phase.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.engines.taped_engine import TapedEngine
-from pmm_mcmc.run.chunks import Gathered, Groups
 from pmm_mcmc.run.console import Console
-from pmm_mcmc.run.driver import Driver, FinishedChunk
+from pmm_mcmc.run.driver import Driver, FinishedChunk, Gathered, Groups
+from pmm_mcmc.run.former_run import DRAWS, EQUILIBRATION, TRIAL, WARM_UP, Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.progress import count
 from pmm_mcmc.run.signals import StopRequest
-from pmm_mcmc.run.state import DRAWS, EQUILIBRATION, TRIAL, WARM_UP, Run
 from pmm_mcmc.run.stopping import StoppingRule
 from pmm_mcmc.run.trial import go_on_from, start_anew
 from pmm_mcmc.warmup.block import Block

@@ -17,14 +17,13 @@ from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.findings import attributes_of
-from pmm_mcmc.run.finished_run import FinishedRun
+from pmm_mcmc.run.former_run import TRIAL, FinishedRun, Run
 from pmm_mcmc.run.phases import Sampling
 from pmm_mcmc.run.plan import SamplingPlan
+from pmm_mcmc.run.positions import density_at, starts
 from pmm_mcmc.run.recorders import recorder_of
 from pmm_mcmc.run.request import CHAINS, Request, backend_of, one_step, refuse_unknown
 from pmm_mcmc.run.signals import StopRequest, stop_on_signals
-from pmm_mcmc.run.starts import density_at, starts
-from pmm_mcmc.run.state import TRIAL, Run
 from pmm_mcmc.run.stopping import DRAWS, VerdictRule, stopping_rule
 from pmm_mcmc.run.trial import begun, prepare
 

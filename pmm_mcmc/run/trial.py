@@ -14,9 +14,8 @@ from pmm_mcmc.coordinates.scale import refitted
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Engine, Ensemble, chains_of, empty_state, log_det_of
 from pmm_mcmc.langevin.methods import GHMC, OVERDAMPED
-from pmm_mcmc.run.finished_run import FinishedRun
+from pmm_mcmc.run.former_run import DRAWS, TRIAL, WARM_UP, FinishedRun, Run
 from pmm_mcmc.run.plan import SamplingPlan
-from pmm_mcmc.run.state import DRAWS, TRIAL, WARM_UP, Run
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.equilibration import Equilibration, adjusted_setting
 from pmm_mcmc.warmup.warm_start import DROPPED, REFINED, WarmStart, number_of_candidates, resampled, warmup_from

@@ -20,10 +20,10 @@ from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.driver import Driver, FinishedChunk
 from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.plan import SamplingPlan
+from pmm_mcmc.run.positions import starts
 from pmm_mcmc.run.recorders import MemoryRecorder, StoreRecorder
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.signals import StopRequest
-from pmm_mcmc.run.starts import starts
 from pmm_mcmc.run.stopping import stopping_rule
 from pmm_mcmc.run.storage import Store
 from pmm_mcmc.tempering.ascents import search_modes_of_ladder

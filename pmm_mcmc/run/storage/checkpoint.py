@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.run.storage.errors import Damaged, StoreError
+from pmm_mcmc.run.storage.folder import Damaged, StoreError
 
 __all__ = ["FORMAT", "decode", "encode"]
 
