@@ -46,7 +46,7 @@ _NAMES = {
     "StoreError": "pmm_mcmc.run.storage",
     "expectation": "pmm_mcmc.diagnostics.expectation",
     "extend": "pmm_mcmc.run.sample",
-    "noncentring": "pmm_mcmc.diagnostics.noncentred",
+    "noncentring": "pmm_mcmc.diagnostics.summary",
     "open": "pmm_mcmc.run.storage",
     "refit": "pmm_mcmc.workbench.refit",
     "relabel": "pmm_mcmc.diagnostics.labels",
@@ -70,37 +70,16 @@ _SYNONYMS = {
 _OTHERWISE = {"open": "open_store"}
 
 __all__ = [
-    "GHMC",
-    "MALA",
-    "OLMC",
-    "RLMC",
-    "ULMC",
-    "Jax",
-    "LogDensity",
-    "PoissonOLMC",
-    "PoissonULMC",
-    "StopSampling",
-    "StoreError",
-    "__version__",
-    "expectation",
-    "extend",
-    "noncentring",
-    "open",
-    "refit",
-    "relabel",
-    "sample",
-    "sbc",
-    "summary",
-    "temper",
-    "verdict",
-]
+    "GHMC", "MALA", "OLMC", "RLMC", "ULMC", "Jax", "LogDensity", "PoissonOLMC", "PoissonULMC", "StopSampling",
+    "StoreError", "__version__", "expectation", "extend", "noncentring", "open", "refit", "relabel", "sample",
+    "sbc", "summary", "temper", "verdict",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from pmm_mcmc import workbench as workbench
     from pmm_mcmc.diagnostics.expectation import expectation
     from pmm_mcmc.diagnostics.labels import relabel
-    from pmm_mcmc.diagnostics.noncentred import noncentring
-    from pmm_mcmc.diagnostics.summary import summary
+    from pmm_mcmc.diagnostics.summary import noncentring, summary
     from pmm_mcmc.model.user_density import LogDensity
     from pmm_mcmc.run.devices import Jax
     from pmm_mcmc.run.driver import StopSampling

@@ -4,11 +4,10 @@ An annexe uses the samplers; the core does not know of it.
 """
 
 from pmm_mcmc.diagnostics.convergence import Convergence, convergence
-from pmm_mcmc.diagnostics.noncentred import WORDS
 from pmm_mcmc.diagnostics.parameters import checked
 from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.statement import NOT_TRUSTED, Verdict
-from pmm_mcmc.diagnostics.summary import summary, with_numbers
+from pmm_mcmc.diagnostics.summary import WORDS, summary, with_numbers
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.diagnostics.verdict import judge
 from pmm_mcmc.engines.arguments import MethodArguments
@@ -42,60 +41,12 @@ from pmm_mcmc.warmup.equilibration import EQUILIBRATION
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, standard_error
 
 __all__ = [
-    "DRAWINGS",
-    "DRAWS",
-    "EQUILIBRATION",
-    "METHODS",
-    "NOT_TRUSTED",
-    "THRESHOLDS",
-    "WORDS",
-    "Convergence",
-    "FinishedRun",
-    "Folder",
-    "Gathered",
-    "Groups",
-    "LangevinStep",
-    "MethodArguments",
-    "Request",
-    "Sampling",
-    "SamplingPlan",
-    "StopRequest",
-    "StoppingRule",
-    "StoreError",
-    "Verdict",
-    "begun",
-    "check_count",
-    "check_discrete",
-    "check_free",
-    "checked",
-    "clock",
-    "console",
-    "convergence",
-    "coords_and_dims",
-    "decode",
-    "degrees_of_freedom",
-    "density_at",
-    "devices",
-    "differences",
-    "encode",
-    "flat_names",
-    "fresh_seed",
-    "judge",
-    "model_cache",
-    "model_of",
-    "model_starts",
-    "one_step",
-    "python_function",
-    "python_mode",
-    "read",
-    "sample",
-    "spread_starts",
-    "standard_error",
-    "starts",
-    "stop_on_signals",
-    "summary",
-    "unconstraining_of",
-    "verdict",
-    "with_numbers",
-    "write",
+    "DRAWINGS", "DRAWS", "EQUILIBRATION", "METHODS", "NOT_TRUSTED", "THRESHOLDS", "WORDS", "Convergence",
+    "FinishedRun", "Folder", "Gathered", "Groups", "LangevinStep", "MethodArguments", "Request", "Sampling",
+    "SamplingPlan", "StopRequest", "StoppingRule", "StoreError", "Verdict", "begun", "check_count",
+    "check_discrete", "check_free", "checked", "clock", "console", "convergence", "coords_and_dims", "decode",
+    "degrees_of_freedom", "density_at", "devices", "differences", "encode", "flat_names", "fresh_seed", "judge",
+    "model_cache", "model_of", "model_starts", "one_step", "python_function", "python_mode", "read", "sample",
+    "spread_starts", "standard_error", "starts", "stop_on_signals", "summary", "unconstraining_of", "verdict",
+    "with_numbers", "write",
 ]  # fmt: skip

@@ -13,10 +13,7 @@ from pmm_mcmc.engines.argument_checks import choice
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.user_density import LogDensity, PointerDensity
 
-__all__ = [
-    "Jax", "backend_of", "check_count", "cores", "group_of", "jax_engine", "platforms",
-    "threads_of",
-]  # fmt: skip
+__all__ = ["Jax", "backend_of", "check_count", "cores", "group_of", "jax_engine", "platforms", "threads_of"]
 
 
 @dataclass(frozen=True)

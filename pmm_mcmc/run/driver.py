@@ -10,13 +10,7 @@ import numpy as np
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.run.signals import StopRequest
 
-__all__ = [
-    "Driver",
-    "FinishedChunk",
-    "Gathered",
-    "Groups",
-    "StopSampling",
-]
+__all__ = ["Driver", "FinishedChunk", "Gathered", "Groups", "StopSampling"]
 
 Groups = dict[str, dict[str, np.ndarray]]
 

@@ -11,16 +11,15 @@ import numpy as np
 import xarray as xr
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.diagnostics import jumps, necks, reading
+from pmm_mcmc.diagnostics import edges, necks, reading
 from pmm_mcmc.diagnostics.checks import few_draws
-from pmm_mcmc.diagnostics.endless import endless
+from pmm_mcmc.diagnostics.edges import endless
 from pmm_mcmc.diagnostics.labels import Exchange, Values, exchanges_of, nearest_to
-from pmm_mcmc.diagnostics.mode_search import search_modes
-from pmm_mcmc.diagnostics.noncentred import NONCENTRING, WORDS
+from pmm_mcmc.diagnostics.mode_search import SearchSpace, search_modes, turned
 from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.diagnostics.reading import FINDINGS, read
-from pmm_mcmc.diagnostics.search_space import SearchSpace, turned
 from pmm_mcmc.diagnostics.statement import Verdict
+from pmm_mcmc.diagnostics.summary import NONCENTRING, WORDS
 from pmm_mcmc.diagnostics.verdict import judge
 from pmm_mcmc.engines.contract import chains_of, evaluated_at, in_model_coordinates
 from pmm_mcmc.model.checks import flat_priors
@@ -31,12 +30,7 @@ from pmm_mcmc.run.positions import Unconstraining, check_near, density_at, draws
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.warmup.ascent import Ascents
 
-__all__ = [
-    "attributes_of",
-    "findings_of",
-    "modes_and_labels",
-    "verdict",
-]
+__all__ = ["attributes_of", "findings_of", "modes_and_labels", "verdict"]
 
 # Draws by which it is known where the chains are, where each is relabelled.
 _LABELLED = 1000
@@ -182,9 +176,9 @@ def _searches(plan: SamplingPlan, run: Run, draws: xr.DataArray) -> dict[str, An
     """Return other modes, the largest jump of the log density between draws, and the necks beyond them."""
     engine = plan.engine
     double = plan.attributes["precision"] == "float64"
-    some = _some_of(draws, jumps.DRAWS)
-    size = jumps.largest_jump(some, lambda x: density_at(engine, x), 1e-10 if double else 1e-5)
-    wall = jumps.has_wall(some, lambda x: density_at(engine, x))
+    some = _some_of(draws, edges.DRAWS)
+    size = edges.largest_jump(some, lambda x: density_at(engine, x), 1e-10 if double else 1e-5)
+    wall = edges.has_wall(some, lambda x: density_at(engine, x))
     coordinates = run.tuned.coordinates
     variables = [name.partition("[")[0] for name in plan.layout.names]
     flat = {} if plan.model is None else {plan.model.rvs_to_values[rv].name: rv for rv in flat_priors(plan.model)}

@@ -35,16 +35,9 @@ from pmm_mcmc.warmup.warm_start import WarmStart
 from pmm_mcmc.warmup.warming import Warming
 
 __all__ = [
-    "CHECKPOINT",
-    "DRAWS",
-    "EQUILIBRATION",
-    "TRIAL",
-    "TYPES",
-    "WARM_UP",
-    "FinishedRun",
-    "Run",
+    "CHECKPOINT", "DRAWS", "EQUILIBRATION", "TRIAL", "TYPES", "WARM_UP", "FinishedRun", "Run",
     "coordinate_labels",
-]
+]  # fmt: skip
 
 # The phases of a run: see :mod:`pmm_mcmc.run.phases`.
 TRIAL = "trial"

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pmm_mcmc.diagnostics.search_thresholds import SEARCH
+from pmm_mcmc.diagnostics.thresholds import SEARCH
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.engines.processes import Processes

@@ -27,14 +27,7 @@ from pmm_mcmc.model.initial_points import (
 from pmm_mcmc.model.pymc_density import flat_layout
 from pmm_mcmc.run.plan import SamplingPlan
 
-__all__ = [
-    "Unconstraining",
-    "check_near",
-    "density_at",
-    "draws_of_prior",
-    "starts",
-    "unconstraining_of",
-]
+__all__ = ["Unconstraining", "check_near", "density_at", "draws_of_prior", "starts", "unconstraining_of"]
 
 
 def starts(plan: SamplingPlan, rng: np.random.Generator) -> np.ndarray:

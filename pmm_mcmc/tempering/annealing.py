@@ -16,7 +16,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import best_coordinates, diagonal_scale
-from pmm_mcmc.diagnostics.other_modes import OtherModes
+from pmm_mcmc.diagnostics.mode_search import OtherModes
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.langevin.tempering import barriers, expected_rejections, step_of_ess

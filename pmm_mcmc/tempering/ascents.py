@@ -10,9 +10,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.mode_mass import Maximum, distinct
-from pmm_mcmc.diagnostics.mode_search import search_modes
-from pmm_mcmc.diagnostics.other_modes import OtherModes
-from pmm_mcmc.diagnostics.search_space import SearchSpace, lowest_falls, turned
+from pmm_mcmc.diagnostics.mode_search import OtherModes, SearchSpace, lowest_falls, search_modes, turned
 from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.tempering.path import Points, TemperingPath
 

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.diagnostics.other_modes import OtherModes
+from pmm_mcmc.diagnostics.mode_search import OtherModes
 from pmm_mcmc.engines.contract import Chunk, TunedParameters
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.mixture import GaussianMixture

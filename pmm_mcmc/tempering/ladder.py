@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.diagnostics.other_modes import OtherModes
+from pmm_mcmc.diagnostics.mode_search import OtherModes
 from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.langevin.tempering import barriers, swap_log_ratio
 from pmm_mcmc.model.mixture import GaussianMixture

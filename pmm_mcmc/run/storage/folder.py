@@ -9,15 +9,7 @@ from collections.abc import Iterator
 
 from filelock import FileLock, Timeout
 
-__all__ = [
-    "LOCK",
-    "PARTIAL",
-    "PRIVATE",
-    "Damaged",
-    "Folder",
-    "NothingStored",
-    "StoreError",
-]
+__all__ = ["LOCK", "PARTIAL", "PRIVATE", "Damaged", "Folder", "NothingStored", "StoreError"]
 
 
 class StoreError(RuntimeError):

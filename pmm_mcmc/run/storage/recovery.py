@@ -15,23 +15,10 @@ from pmm_mcmc.run.storage.folder import LOCK, PARTIAL, PRIVATE, Damaged, Folder,
 from pmm_mcmc.run.storage.layout import METADATA, ArrayLayout, intact, is_chunk
 
 __all__ = [
-    "CREATING",
-    "NOTES",
-    "SETTINGS",
-    "SLOTS",
-    "SOURCE",
-    "Record",
-    "complete",
-    "differences",
-    "last_whole",
-    "open_store",
-    "refuse_existing",
-    "refuse_twins",
-    "stored_identity",
-    "stored_layout",
-    "stored_notes",
+    "CREATING", "NOTES", "SETTINGS", "SLOTS", "SOURCE", "Record", "complete", "differences", "last_whole",
+    "open_store", "refuse_existing", "refuse_twins", "stored_identity", "stored_layout", "stored_notes",
     "stored_run_state",
-]
+]  # fmt: skip
 
 # The entry of a result's encoding with the path of its store.
 SOURCE = "source"
