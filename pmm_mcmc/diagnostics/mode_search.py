@@ -7,6 +7,9 @@
    do not visit if a tenth or less of the draws are there that should be.
 
 A broad slab around the draws, which has no maximum, shows in the density at the candidates.
+
+The search goes on in coordinates in which the draws have unit covariance.  Several positions may stand for the same
+parameters: by signs of scales, turns of angles, or labels that may be exchanged.  Of these *copies* draws have one.
 """
 
 from __future__ import annotations

@@ -21,9 +21,8 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.langevin.tempering import barriers, expected_rejections, step_of_ess
 from pmm_mcmc.model.mixture import GaussianMixture
-from pmm_mcmc.tempering.ascents import search_modes_of_ladder
 from pmm_mcmc.tempering.ladder import SEARCHES
-from pmm_mcmc.tempering.mixture_fit import fitted_mixture
+from pmm_mcmc.tempering.modes import fitted_mixture, search_modes_of_ladder
 from pmm_mcmc.tempering.path import MOST_TRANSITIONS, Points, TemperingPath
 from pmm_mcmc.warmup.step_size import adjusted_friction, step_for_acceptance
 from pmm_mcmc.warmup.thresholds import THRESHOLDS

@@ -26,10 +26,9 @@ from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.signals import StopRequest
 from pmm_mcmc.run.stopping import stopping_rule
 from pmm_mcmc.run.storage import Store
-from pmm_mcmc.tempering.ascents import search_modes_of_ladder
 from pmm_mcmc.tempering.ladder import LADDER, SEARCH_EVERY, SEARCHES, Ladder, Trips, report_of
 from pmm_mcmc.tempering.log_evidence import LadderSums
-from pmm_mcmc.tempering.mode_weights import Modes, find_modes
+from pmm_mcmc.tempering.modes import Modes, find_modes, search_modes_of_ladder
 from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
 from pmm_mcmc.tempering.tuning import LadderOptions, Tuner
 

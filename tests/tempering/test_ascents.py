@@ -11,7 +11,7 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.mode_search import OtherModes, SearchSpace
 from pmm_mcmc.run import memory
 from pmm_mcmc.tempering import driver, tuning
-from pmm_mcmc.tempering.ascents import unmet_maxima
+from pmm_mcmc.tempering.modes import unmet_maxima
 
 
 class Hills:

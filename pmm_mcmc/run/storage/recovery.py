@@ -1,4 +1,7 @@
-"""Reading of stores: as results, during a run and afterwards, and as the state of a run that goes on."""
+"""Reading of stores: as results, during a run and afterwards, and as the state of a run that goes on.
+
+A folder is empty, an unfinished creation, another run's store, or a store with a commit to resume.
+"""
 
 from __future__ import annotations
 
