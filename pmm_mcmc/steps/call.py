@@ -23,7 +23,7 @@ from rich.progress import Progress
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.pytensor_density import Layout
 from pmm_mcmc.warmup.learning import LENGTH, Learnt
-from pmm_mcmc.warmup.warming import Warming
+from pmm_mcmc.warmup.warm_up import Warming
 
 __all__ = ["Watch", "options_of_call", "seed_of"]
 

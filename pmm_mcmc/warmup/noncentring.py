@@ -15,13 +15,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pmm_mcmc.coordinates.affine import best_coordinates, misfit
 from pmm_mcmc.coordinates.child import Child
-from pmm_mcmc.coordinates.scale import best_coordinates, misfit
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.contract import Engine, in_model_coordinates
-from pmm_mcmc.warmup.block import Block
+from pmm_mcmc.warmup.block import Block, narrowness, past_transient
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
-from pmm_mcmc.warmup.transient import narrowness, past_transient
 
 __all__ = ["NoncentringFit", "noncentring_at_starts", "one_sided"]
 

@@ -10,7 +10,7 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.tape.density import TapedDensity
 from pmm_mcmc.warmup.noncentring import noncentring_at_starts, one_sided
-from pmm_mcmc.warmup.warming import Warming
+from pmm_mcmc.warmup.warm_up import Warming
 
 ARGUMENTS = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
 
