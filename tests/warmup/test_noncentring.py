@@ -95,6 +95,16 @@ def test_a_scale_keeps_its_sign_unless_what_changes_sign_with_it_is_tied_to_what
     assert one_sided(structure, z, gradient).tolist() == [coupled]
 
 
+def test_a_scale_many_sds_from_0_keeps_its_sign():
+    """Where the centre of the other side is says nothing of what a step meets there."""
+    _, mapped, start = densities(eight_schools())
+    structure = mapped.structure
+    z = np.random.default_rng(2).normal(size=(600, start.size))
+    gradient = -z
+    z[:, structure.signed] += 6.0
+    assert not one_sided(structure, z, gradient).any()
+
+
 def test_a_scale_without_sign_is_the_logarithm():
     _, mapped, start = densities(eight_schools())
     structure = mapped.structure
