@@ -114,7 +114,7 @@ def test_every_page_is_reached_from_the_index():
 
 
 @pytest.mark.pymc
-@pytest.mark.parametrize("module", ["", ".model.user_density", ".steps.baselines", ".steps.adjusted", ".steps.poisson"])
+@pytest.mark.parametrize("module", ["", ".model.user_density", ".steps.methods"])
 def test_doctests(module, quiet):
     with contextlib.redirect_stdout(io.StringIO()) as report:
         result = doctest.testmod(importlib.import_module(f"pmm_mcmc{module}"))
