@@ -31,14 +31,13 @@ from pmm_mcmc.run.request import Request, fresh_seed, one_step
 from pmm_mcmc.run.sample import sample
 from pmm_mcmc.run.signals import StopRequest, stop_on_signals
 from pmm_mcmc.run.stopping import DRAWS, StoppingRule
-from pmm_mcmc.run.storage import StoreError
 from pmm_mcmc.run.storage.checkpoint import decode, encode
-from pmm_mcmc.run.storage.folder import Folder
+from pmm_mcmc.run.storage.folder import Folder, StoreError
 from pmm_mcmc.run.storage.recovery import differences
 from pmm_mcmc.run.trial import begun
 from pmm_mcmc.steps.pymc_step import LangevinStep
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION
-from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, standard_error
+from pmm_mcmc.warmup.stein_identity import degrees_of_freedom, standard_error
 
 __all__ = [
     "DRAWINGS", "DRAWS", "EQUILIBRATION", "METHODS", "NOT_TRUSTED", "THRESHOLDS", "WORDS", "Convergence",

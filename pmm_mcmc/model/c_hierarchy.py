@@ -10,7 +10,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
-from pmm_mcmc.coordinates.signs import Signs
+from pmm_mcmc.coordinates.structure import Signs
 from pmm_mcmc.model.building import building
 from pmm_mcmc.model.c_function import CFunction, native_of_graph
 from pmm_mcmc.model.hierarchy import ChildVariable, Hierarchy

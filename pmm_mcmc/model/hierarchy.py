@@ -15,7 +15,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.xtensor.type import XTensorType
 
 from pmm_mcmc.coordinates.child import Child
-from pmm_mcmc.coordinates.factors import Factor
+from pmm_mcmc.coordinates.structure import Factor
 from pmm_mcmc.model.children import in_order
 from pmm_mcmc.model.families import SIGNED, Law, family_of, law_of
 from pmm_mcmc.model.interpreted import batched_function

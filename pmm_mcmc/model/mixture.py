@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.coordinates.scale import MOST_DENSE
+from pmm_mcmc.coordinates.affine import MOST_DENSE
 
 __all__ = ["GaussianMixture", "mixture_density", "path_numbers"]
 

@@ -24,16 +24,16 @@ from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.engines.taped_engine import TapedEngine
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.driver import Driver, FinishedChunk, Gathered, Groups
-from pmm_mcmc.run.former_run import DRAWS, EQUILIBRATION, TRIAL, WARM_UP, Run
+from pmm_mcmc.run.former_run import DRAWS, TRIAL, WARM_UP, Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.progress import count
 from pmm_mcmc.run.signals import StopRequest
 from pmm_mcmc.run.stopping import StoppingRule
 from pmm_mcmc.run.trial import go_on_from, start_anew
 from pmm_mcmc.warmup.block import Block
-from pmm_mcmc.warmup.equilibration import Equilibration
+from pmm_mcmc.warmup.equilibration import EQUILIBRATION, Equilibration
 from pmm_mcmc.warmup.warm_start import DROPPED, FITS
-from pmm_mcmc.warmup.warming import training_chains
+from pmm_mcmc.warmup.warm_up import training_chains
 
 __all__ = ["Sampling"]
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.coordinates.scale import refitted
+from pmm_mcmc.coordinates.affine import refitted
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Engine, Ensemble, chains_of, empty_state, log_det_of
 from pmm_mcmc.langevin.methods import GHMC, OVERDAMPED
@@ -19,7 +19,7 @@ from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.equilibration import Equilibration, adjusted_setting
 from pmm_mcmc.warmup.warm_start import DROPPED, REFINED, WarmStart, number_of_candidates, resampled, warmup_from
-from pmm_mcmc.warmup.warming import Warming
+from pmm_mcmc.warmup.warm_up import Warming
 
 __all__ = ["begun", "go_on_from", "prepare", "start_anew"]
 
@@ -44,7 +44,7 @@ def _cold_run(
     engine: Engine, arguments: MethodArguments, starts: np.ndarray, tune: int, equilibrates: bool,
     rng: np.random.Generator,
 ) -> Run:  # fmt: skip
-    """Return a run that starts at positions ``(chain, d)``: see :meth:`pmm_mcmc.warmup.warming.Warming.start`."""
+    """Return a run that starts at positions ``(chain, d)``: see :meth:`pmm_mcmc.warmup.warm_up.Warming.start`."""
     warming = Warming.start(engine, arguments, starts, tune, rng, checked=not equilibrates)
     if equilibrates and warming.finished:
         warming.ensemble.rest_at_draws(engine.kernel, GHMC)

@@ -20,8 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.coordinates.scale import MOST_DENSE, best_coordinates
+from pmm_mcmc.coordinates.affine import MOST_DENSE, Coordinates, best_coordinates
 from pmm_mcmc.diagnostics.mode_mass import Maximum, distinct
 from pmm_mcmc.diagnostics.mode_search import OtherModes, SearchSpace, lowest_falls, search_modes, turned
 from pmm_mcmc.engines.contract import TunedParameters
