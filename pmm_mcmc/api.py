@@ -3,6 +3,12 @@
 An annexe uses the samplers; the core does not know of it.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
+from pmm_mcmc.coordinates.child import Child
+from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.diagnostics.convergence import Convergence, convergence
 from pmm_mcmc.diagnostics.noncentred import WORDS
 from pmm_mcmc.diagnostics.parameters import checked
@@ -14,11 +20,16 @@ from pmm_mcmc.diagnostics.verdict import judge
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.methods import METHODS
 from pmm_mcmc.model.checks import check_discrete, check_free, model_of
-from pmm_mcmc.model.initial_points import model_starts, spread_starts
+from pmm_mcmc.model.families import Law
+from pmm_mcmc.model.hierarchy import ChildVariable, ordered_children
+from pmm_mcmc.model.initial_points import checked_values, count_of_draws, model_starts, spread_starts
 from pmm_mcmc.model.interpreted import python_function, python_mode
 from pmm_mcmc.model.model_cache import model_cache
+from pmm_mcmc.model.native import SIGNATURE, as_pointer
+from pmm_mcmc.model.noncentred_density import noncentred_op
 from pmm_mcmc.model.pymc_outputs import coords_and_dims
-from pmm_mcmc.model.result_tree import flat_names
+from pmm_mcmc.model.result_tree import ResultTree, flat_names, in_blocks
+from pmm_mcmc.model.user_density import LogDensity, check_ndim
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Gathered, Groups
 from pmm_mcmc.run.devices import check_count
@@ -49,32 +60,44 @@ __all__ = [
     "EQUILIBRATION",
     "METHODS",
     "NOT_TRUSTED",
+    "SIGNATURE",
     "THRESHOLDS",
     "WORDS",
+    "Child",
+    "ChildVariable",
     "Convergence",
     "FinishedRun",
     "Folder",
     "Gathered",
     "Groups",
     "LangevinStep",
+    "Law",
+    "LogDensity",
     "MethodArguments",
     "Request",
+    "ResultTree",
     "Sampling",
     "SamplingPlan",
     "StopRequest",
     "StoppingRule",
     "StoreError",
+    "Structure",
     "Verdict",
     "WarmStart",
+    "as_pointer",
     "check_count",
     "check_discrete",
     "check_free",
+    "check_ndim",
     "checked",
+    "checked_jax_children",
+    "checked_values",
     "clock",
     "cold_run",
     "console",
     "convergence",
     "coords_and_dims",
+    "count_of_draws",
     "decode",
     "degrees_of_freedom",
     "density_at",
@@ -83,11 +106,14 @@ __all__ = [
     "encode",
     "flat_names",
     "fresh_seed",
+    "in_blocks",
     "judge",
     "model_cache",
     "model_of",
     "model_starts",
+    "noncentred_op",
     "one_step",
+    "ordered_children",
     "python_function",
     "python_mode",
     "read",
@@ -103,3 +129,10 @@ __all__ = [
     "with_numbers",
     "write",
 ]  # fmt: skip
+
+
+def checked_jax_children(children: Any, d: int) -> dict[str, Any]:
+    """Return the children of :meth:`pmm_mcmc.LogDensity.from_jax`, parents before their children, or raise."""
+    from pmm_mcmc.model.jax_hierarchy import checked_children
+
+    return checked_children(children, d)

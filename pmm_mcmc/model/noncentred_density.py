@@ -14,6 +14,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Constant
+from pytensor.graph.op import Op
 from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.rewriting.basic import EquilibriumGraphRewriter, node_rewriter
 from pytensor.graph.rewriting.utils import rewrite_graph
@@ -28,14 +29,15 @@ from pmm_mcmc.coordinates.signs import Signs
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.coordinates.walk import noncentred_walk
 from pmm_mcmc.model.bad_terms import CHECKS
+from pmm_mcmc.model.building import building
 from pmm_mcmc.model.families import Law
-from pmm_mcmc.model.hierarchy import Hierarchy, read_hierarchy
+from pmm_mcmc.model.hierarchy import ChildVariable, Hierarchy, read_hierarchy
 from pmm_mcmc.model.interpreted import python_function
 from pmm_mcmc.model.pytensor_density import Layout, PyTensorDensity
 from pmm_mcmc.model.signed_scales import signed_scales
 from pmm_mcmc.model.split_density import SplitDensity, concatenate
 
-__all__ = ["composed", "noncentred_density"]
+__all__ = ["composed", "noncentred_density", "noncentred_op"]
 
 
 def noncentred_density(
@@ -70,6 +72,19 @@ def noncentred_density(
     if not hierarchy.children and not len(signs.signed):
         return None
     return composed(hierarchy, signs, layout, density)
+
+
+@building()
+def noncentred_op(
+    value_and_gradient: Op, shapes: Mapping[Any, tuple[int, ...]], children: Sequence[ChildVariable]
+) -> PyTensorDensity:
+    """Return the density of variables, of which the children are non-centred, from an operation on their vector."""
+    blocks = list(shapes)
+    logp, gradient = value_and_gradient(concatenate(blocks))
+    density = SplitDensity(blocks, logp, SplitDensity(blocks, logp, []).cut(gradient))
+    d = int(gradient.type.shape[0])
+    hierarchy = Hierarchy(shapes, list(children), [], density.flat(), np.zeros(d))
+    return composed(hierarchy, Signs.none(d), (), density)
 
 
 def composed(hierarchy: Hierarchy, signs: Signs, layout: Layout, density: SplitDensity) -> PyTensorDensity:
