@@ -20,14 +20,12 @@ from pmm_mcmc.diagnostics.verdict import judge
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.methods import METHODS
 from pmm_mcmc.model.checks import check_discrete, check_free, model_of
-from pmm_mcmc.model.families import Law
-from pmm_mcmc.model.hierarchy import ChildVariable, ordered_children
+from pmm_mcmc.model.functions import model_cache, python_function, python_mode
+from pmm_mcmc.model.hierarchy import ChildVariable, Law, ordered_children
 from pmm_mcmc.model.initial_points import checked_values, count_of_draws, model_starts, spread_starts
-from pmm_mcmc.model.interpreted import python_function, python_mode
-from pmm_mcmc.model.model_cache import model_cache
 from pmm_mcmc.model.native import SIGNATURE, as_pointer
 from pmm_mcmc.model.noncentred_density import noncentred_op
-from pmm_mcmc.model.pymc_outputs import coords_and_dims
+from pmm_mcmc.model.outputs import coords_and_dims
 from pmm_mcmc.model.result_tree import ResultTree, flat_names, in_blocks
 from pmm_mcmc.model.user_density import LogDensity, check_ndim
 from pmm_mcmc.run import devices
@@ -133,6 +131,6 @@ __all__ = [
 
 def checked_jax_children(children: Any, d: int) -> dict[str, Any]:
     """Return the children of :meth:`pmm_mcmc.LogDensity.from_jax`, parents before their children, or raise."""
-    from pmm_mcmc.model.jax_hierarchy import checked_children
+    from pmm_mcmc.model.jax_density import checked_children
 
     return checked_children(children, d)

@@ -11,7 +11,7 @@ import numpy as np
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, Ensemble, TunedParameters, evaluated_at
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.model.bad_terms import CHECKS
+from pmm_mcmc.model.checks import CHECKS
 from pmm_mcmc.model.pytensor_density import PyTensorDensity
 from pmm_mcmc.model.user_density import LogDensity
 from pmm_mcmc.tape import loop

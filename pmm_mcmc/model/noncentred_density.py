@@ -28,16 +28,13 @@ from pmm_mcmc.coordinates.groups import noncentred_groups
 from pmm_mcmc.coordinates.signs import Signs
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.coordinates.walk import noncentred_walk
-from pmm_mcmc.model.bad_terms import CHECKS
-from pmm_mcmc.model.building import building
-from pmm_mcmc.model.families import Law
-from pmm_mcmc.model.hierarchy import ChildVariable, Hierarchy, read_hierarchy
-from pmm_mcmc.model.interpreted import python_function
-from pmm_mcmc.model.pytensor_density import Layout, PyTensorDensity
+from pmm_mcmc.model.checks import CHECKS
+from pmm_mcmc.model.functions import building, python_function
+from pmm_mcmc.model.hierarchy import ChildVariable, Hierarchy, Law, read_hierarchy
+from pmm_mcmc.model.pytensor_density import Layout, PyTensorDensity, SplitDensity, concatenate
 from pmm_mcmc.model.signed_scales import signed_scales
-from pmm_mcmc.model.split_density import SplitDensity, concatenate
 
-__all__ = ["composed", "noncentred_density", "noncentred_op"]
+__all__ = ["noncentred_density", "noncentred_op"]
 
 
 def noncentred_density(
@@ -109,7 +106,7 @@ def composed(hierarchy: Hierarchy, signs: Signs, layout: Layout, density: SplitD
         log_det = log_det + of_child
     x_blocks = [values[var].ravel().astype(flat.dtype) for var in vars]
     lp_x, of_x = density.at(x_blocks)
-    # By blocks first: see pmm_mcmc.model.split_density.
+    # By blocks first: see pmm_mcmc.model.pytensor_density.
     gradient = concatenate(_pull_back(list(p_blocks.values()), x_blocks, log_det, of_x))
     if len(signs.signed):
         (gradient,) = _pull_back([z], [p], of_signs, [gradient])

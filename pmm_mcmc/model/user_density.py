@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.model.children import not_centred
 from pmm_mcmc.model.pytensor_density import PyTensorDensity
 from pmm_mcmc.model.result_tree import ResultTree
 
@@ -268,7 +267,11 @@ class LogDensity:
             )
         if choices is None:
             return self
-        fixed = not_centred(self.children, choices)
+        for name in choices:
+            if name not in self.children:
+                names = ", ".join(self.children)
+                raise ValueError(f"reparametrise: {name!r} is none of the children of the LogDensity: {names}")
+        fixed = {n: choices.get(n) == "noncentred" for n in self.children if choices.get(n) != "centred"}
         key = tuple(fixed.items())
         if fixed and key not in self._noncentred:
             self._noncentred[key] = self._composed(fixed)

@@ -16,7 +16,7 @@ from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.diagnostics.reading import FINDINGS
 from pmm_mcmc.engines.contract import chains_of, evaluated_at, in_model_coordinates
 from pmm_mcmc.model.checks import flat_priors
-from pmm_mcmc.model.families import family_of
+from pmm_mcmc.model.hierarchy import family_of
 from pmm_mcmc.run.mode_search import modes_and_labels
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.starts import check_near, density_at

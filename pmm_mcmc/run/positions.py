@@ -11,7 +11,7 @@ import xarray as xr
 from pytensor.compile.mode import Mode
 from pytensor.graph.replace import clone_replace
 
-from pmm_mcmc.model.building import building
+from pmm_mcmc.model.functions import building
 from pmm_mcmc.run.plan import SamplingPlan
 
 __all__ = ["Unconstraining", "unconstraining_of"]

@@ -6,7 +6,7 @@ import numpy as np
 from pymc.exceptions import SamplingError
 
 from pmm_mcmc.engines.contract import Engine, evaluated_at, in_model_coordinates, log_det_of
-from pmm_mcmc.model.bad_terms import bad_start_message, failing_check
+from pmm_mcmc.model.checks import bad_start_message, failing_check
 from pmm_mcmc.model.initial_points import (
     INITIAL,
     JITTER,

@@ -30,7 +30,7 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, TunedParameters
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.taped_engine import TapedEngine, engine_of
-from pmm_mcmc.model.bad_terms import bad_start_message
+from pmm_mcmc.model.checks import bad_start_message
 from pmm_mcmc.model.initial_points import JITTER
 from pmm_mcmc.model.pymc_density import choose_vars, flat_layout, log_density, periods_of
 from pmm_mcmc.model.pytensor_density import PyTensorDensity
