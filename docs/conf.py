@@ -12,7 +12,7 @@ from pathlib import Path
 import scipy.stats  # noqa: F401
 
 import pmm_mcmc
-from pmm_mcmc.steps.base import LangevinStep
+from pmm_mcmc.steps.pymc_step import LangevinStep
 
 # Sphinx sees only what lies below this folder.
 HERE = Path(__file__).parent

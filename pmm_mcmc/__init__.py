@@ -39,7 +39,7 @@ if not logging.root.handlers:
         _log.addHandler(_ToStandardError())
 
 _NAMES = {
-    **dict.fromkeys(("GHMC", "MALA", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"), "pmm_mcmc.steps"),
+    **dict.fromkeys(("GHMC", "MALA", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"), "pmm_mcmc.steps.methods"),
     "Jax": "pmm_mcmc.run.devices",
     "LogDensity": "pmm_mcmc.model.user_density",
     "StopSampling": "pmm_mcmc.run.driver",
@@ -108,7 +108,7 @@ if TYPE_CHECKING:
     from pmm_mcmc.run.sample import extend, sample
     from pmm_mcmc.run.storage import StoreError
     from pmm_mcmc.run.storage import open_store as open
-    from pmm_mcmc.steps import GHMC, MALA, OLMC, RLMC, ULMC, PoissonOLMC, PoissonULMC
+    from pmm_mcmc.steps.methods import GHMC, MALA, OLMC, RLMC, ULMC, PoissonOLMC, PoissonULMC
     from pmm_mcmc.tempering.temper import temper
     from pmm_mcmc.workbench.refit import refit
     from pmm_mcmc.workbench.sbc import sbc

@@ -1,19 +1,35 @@
-"""The arguments of a method, checked, and what follows from them before any draw."""
+"""The arguments of a method, checked one by one with errors that have a remedy, and what follows before any draw."""
 
 from __future__ import annotations
 
+import difflib
+import math
+import numbers
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pmm_mcmc.engines.argument_checks import CHECKS, OFFSETS, choice
+import numpy as np
+
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, MALA, METHODS, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import IMPORTANCE_POWER
 
-__all__ = ["MethodArguments"]
+__all__ = ["MethodArguments", "check_choice", "unknown_argument"]
 
 _DYNAMICS = {"overdamped": OVERDAMPED, "underdamped": UNDERDAMPED}
+_OFFSETS = {"left": 0.0, "centred": 0.5}  # of a midpoint in its cell, by grid
+_LARGEST_K = 2**20
 # Defaults of the arguments that only a step in cells has.
 _CELL_DEFAULTS = {"option": 2, "grid": "auto", "K": None, "midpoint": "uniform"}
+
+# Names of the field, and of the paper's letters, for arguments that have other names here.
+_SYNONYMS = {
+    **dict.fromkeys(("alpha", "h", "eta", "epsilon", "eps", "dt", "step_scale", "stepsize", "lr"), "step_size"),
+    **dict.fromkeys(("gamma", "damping"), "friction"),
+    **dict.fromkeys(("n_midpoints", "cells", "k"), "K"),
+    **dict.fromkeys(("thin", "thinning", "path_length"), "steps_per_draw"),
+    **dict.fromkeys(("mass_matrix", "metric", "preconditioner"), "scaling"),
+}
 
 
 @dataclass(frozen=True)
@@ -42,13 +58,37 @@ class MethodArguments:
     automatic: bool = field(default=False, compare=False, repr=False)  # scheme="auto" was requested
 
     @classmethod
-    def checked(cls, method: str, **values: Any) -> MethodArguments:
-        """Check everything that can be checked without a model; arguments that are left out have their defaults."""
-        dynamics = values.pop("dynamics", METHODS[method].dynamics[0])
-        choice(*METHODS[method].dynamics)("dynamics", dynamics)
+    def checked(
+        cls, method: str, *, dynamics: str = "", step_size: float | str = "auto", K: int | str = "auto",
+        friction: float | str = "auto", option: int = 2, grid: str = "auto", scheme: str = "paper",
+        midpoint: str = "uniform", steps_per_draw: int | str = "auto", scaling: Any = "auto", target_bias: float = 0.05,
+        reparametrise: Any = "auto",
+    ) -> MethodArguments:  # fmt: skip
+        """Check everything that can be checked without a model; a method without a choice of dynamics has its own."""
+        if dynamics == "":
+            dynamics = METHODS[method].dynamics[0]
+        check_choice("dynamics", dynamics, *METHODS[method].dynamics)
+        check_choice("option", option, 1, 2)
+        check_choice("grid", grid, "auto", *_OFFSETS)
+        check_choice("scheme", scheme, "auto", "paper", "recycled")
+        check_choice("midpoint", midpoint, "uniform", "importance")
         if method == "MALA":
-            values["friction"] = 1.0  # which has no effect: velocities are fresh, and nothing is to be tried
-        arguments = cls(method, dynamics, **{name: CHECKS[name](name, value) for name, value in values.items()})
+            friction = 1.0  # which has no effect: velocities are fresh, and nothing is to be tried
+        arguments = cls(
+            method,
+            dynamics,
+            step_size=_number("step_size", step_size, "to have it found in warm-up"),
+            K=_count("K", K, "to have it follow from the step size", _LARGEST_K),
+            friction=_number("friction", friction, "for 1 in the posterior's own scale"),
+            option=option,
+            grid=grid,
+            scheme=scheme,
+            midpoint=midpoint,
+            steps_per_draw=_count("steps_per_draw", steps_per_draw, "to have it found in warm-up"),
+            scaling=_scaling(scaling),
+            target_bias=_target_bias(target_bias),
+            reparametrise=_reparametrise(reparametrise),
+        )
         if arguments.midpoint == "importance" and arguments.option == 1:
             raise ValueError(
                 "midpoint='importance' does not apply to option=1, which marks every cell with probability 1/K: leave "
@@ -115,7 +155,7 @@ class MethodArguments:
             scheme = Scheme.RECYCLED
             dynamics = HARMONIC
         power = IMPORTANCE_POWER if self.midpoint == "importance" else 0.0
-        return Kernel(int(scheme), dynamics, self.option, OFFSETS[self.grid], power)
+        return Kernel(int(scheme), dynamics, self.option, _OFFSETS[self.grid], power)
 
     @property
     def noncentring(self) -> dict[str, str] | None:
@@ -142,3 +182,92 @@ class MethodArguments:
     def needs_gradient_only(self) -> bool:
         """Whether the method evaluates gradients without the log density."""
         return self.sees_curvature and self.kernel.scheme != Scheme.RECYCLED
+
+
+def check_choice(name: str, value: Any, *choices: Any) -> None:
+    """Raise ``ValueError`` unless a value is one of the choices."""
+    if isinstance(value, bool | np.bool_) or not any(type(value) is type(c) and value == c for c in choices):
+        names = ", ".join(map(repr, choices))
+        raise ValueError(f"{name}={value!r}: must be {' or '.join(names.rsplit(', ', 1))}")
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def _number(name: str, value: Any, remedy: str) -> float | None:
+    """Return a checked positive, finite number; ``None`` for "auto"."""
+    if _is_auto(value):
+        return None
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real) or not 0.0 < float(value) < math.inf:
+        raise ValueError(f"{name}={value!r}: must be a positive, finite number, or 'auto' {remedy}")
+    return float(value)
+
+
+def _count(name: str, value: Any, remedy: str, largest: int | None = None) -> int | None:
+    """Return a checked integer of at least 1 and at most the ``largest``; ``None`` for "auto"."""
+    if _is_auto(value):
+        return None
+    wrong = isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral)
+    if wrong or value < 1 or (largest is not None and value > largest):
+        limit = "" if largest is None else f" and at most {largest}"
+        raise ValueError(f"{name}={value!r}: must be an integer of at least 1{limit}, or 'auto' {remedy}")
+    return int(value)
+
+
+def _target_bias(value: Any) -> float:
+    """Return a checked ``target_bias``."""
+    wrong = isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real)
+    if wrong or not 1e-4 <= value <= 0.5:
+        raise ValueError(
+            f"target_bias={value!r}: must be a number between 0.0001 and 0.5, in posterior standard deviations"
+        )
+    return float(value)
+
+
+def _reparametrise(value: Any) -> str | tuple[tuple[str, str], ...]:
+    """Return a checked ``reparametrise``: "auto", "no", or sorted pairs of variable and choice."""
+    if _is_auto(value):
+        return "auto"
+    if value is False:
+        return "no"
+    if not isinstance(value, Mapping):
+        raise ValueError(
+            f"reparametrise={value!r}: must be 'auto', False, or a dict such as {{'theta': 'centred', 'b': "
+            "'noncentred'}"
+        )
+    for name, choice in value.items():
+        if not isinstance(name, str) or choice not in ("centred", "noncentred", "auto"):
+            raise ValueError(
+                f"reparametrise={dict(value)!r}: {name!r}: {choice!r} must be the name of a variable with 'centred', "
+                "'noncentred' or 'auto'"
+            )
+    return tuple(sorted((name, choice) for name, choice in value.items() if choice != "auto"))
+
+
+def _scaling(value: Any) -> tuple[float, ...] | None:
+    """Return a checked ``scaling``; None for "auto"."""
+    if _is_auto(value):
+        return None
+    remedy = "one positive number for each unconstrained coordinate (about its posterior sd), or 'auto'"
+    try:
+        array = np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError(f"scaling={value!r}: must be {remedy}") from None
+    if array.ndim != 1:
+        raise ValueError(f"scaling has shape {array.shape}: must be {remedy}")
+    bad = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
+    if bad.size:
+        raise ValueError(f"scaling[{bad[0]}]={float(array[bad[0]])!r}: must be {remedy}")
+    return tuple(map(float, array))
+
+
+def unknown_argument(name: str, value: Any, called: str, names: list[str]) -> TypeError:
+    """Return the error for an argument that is none of the ``names``, one of which may be meant."""
+    near = [_SYNONYMS[name]] if _SYNONYMS.get(name) in names else difflib.get_close_matches(name, names, 1)
+    if name == "target_accept":
+        near = []
+    meant = f"; did you mean {near[0]}?" if near else f", which takes {', '.join(names)}"
+    text = repr(value)
+    text = f"<{type(value).__name__}>" if "\n" in text else text
+    return TypeError(f"{name}={text} is no argument of {called}{meant}")

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.engines.argument_checks import choice
-from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.arguments import MethodArguments, check_choice
 from pmm_mcmc.model.user_density import LogDensity
 
 __all__ = [
@@ -42,8 +41,8 @@ class Jax:
     precision: str = "float64"
 
     def __post_init__(self) -> None:
-        choice("auto", "cpu", "gpu", "tpu")("device", self.device)
-        choice("float64", "mixed", "float32")("precision", self.precision)
+        check_choice("device", self.device, "auto", "cpu", "gpu", "tpu")
+        check_choice("precision", self.precision, "float64", "mixed", "float32")
 
 
 def check_count(name: str, value: Any, least: int, other: str = "") -> None:

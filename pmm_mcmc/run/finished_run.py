@@ -26,7 +26,7 @@ from pmm_mcmc.run.storage import StoreError, open_store
 from pmm_mcmc.run.storage.checkpoint import decode
 from pmm_mcmc.run.storage.reading import SOURCE
 from pmm_mcmc.run.storage.recovery import stored_identity, stored_run_state
-from pmm_mcmc.steps import BY_NAME
+from pmm_mcmc.steps.methods import BY_NAME
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.equilibration import Equilibration

@@ -30,8 +30,8 @@ from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups
 from pmm_mcmc.run.finished_run import coordinate_labels
 from pmm_mcmc.run.request import Request
-from pmm_mcmc.steps.base import LangevinStep
-from pmm_mcmc.steps.poisson import PoissonULMC
+from pmm_mcmc.steps.methods import PoissonULMC
+from pmm_mcmc.steps.pymc_step import LangevinStep
 from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, GRADIENTS, OF_STEP, columns_of
 from pmm_mcmc.warmup.step_size import fixed_setting
 
@@ -185,7 +185,7 @@ class SamplingPlan:
         step = request.step
         arguments = request.arguments
         precision = request.precision
-        kinds = ADJUSTED_STATISTICS if request.adjusted else type(step).stats_dtypes_shapes
+        kinds = ADJUSTED_STATISTICS if request.adjusted else type(step).statistics
         excluded = {*_SETTING, *OF_STEP, "refined"}
         if not step.keep_gradients:
             excluded |= set(GRADIENTS)

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.engines.argument_checks import choice, unknown_argument
-from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.arguments import MethodArguments, check_choice, unknown_argument
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.user_density import LogDensity
 from pmm_mcmc.run.devices import Jax, check_count
@@ -24,9 +23,8 @@ from pmm_mcmc.run.stopping import AUTO, DRAWS
 from pmm_mcmc.run.storage import NothingStored
 from pmm_mcmc.run.storage.folder import Folder
 from pmm_mcmc.run.storage.recovery import stored_identity
-from pmm_mcmc.steps.adjusted import GHMC
-from pmm_mcmc.steps.base import LangevinStep
-from pmm_mcmc.steps.poisson import PoissonULMC
+from pmm_mcmc.steps.methods import GHMC, PoissonULMC
+from pmm_mcmc.steps.pymc_step import LangevinStep
 
 __all__ = ["CHAINS", "Request", "backend_of", "fresh_seed", "one_step", "refuse_unknown", "seed_of", "stored_run"]
 
@@ -286,7 +284,7 @@ def backend_of(backend: str | Jax) -> tuple[str, Jax]:
     """Return the name of a backend, and JAX's device and precision."""
     if isinstance(backend, Jax):
         return "jax", backend
-    choice(*_BACKENDS)("backend", backend)
+    check_choice("backend", backend, *_BACKENDS)
     return backend, Jax()
 
 

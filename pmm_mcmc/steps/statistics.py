@@ -17,6 +17,7 @@ from pmm_mcmc.warmup.standard_errors import poisson_limit
 
 __all__ = [
     "ADJUSTED_STATISTICS",
+    "ADJUSTED_WITHOUT_FRICTION",
     "GRADIENTS",
     "OF_STEP",
     "STATISTICS",
@@ -61,6 +62,7 @@ ADJUSTED_STATISTICS: dict[str, tuple[Any, Any]] = {
     **{name: STATISTICS[name] for name in ("n_grad_total", "model_logp", *GRADIENTS, *OF_STEP)},
 }
 WITHOUT_FRICTION = {name: kind for name, kind in STATISTICS.items() if name != "friction"}
+ADJUSTED_WITHOUT_FRICTION = {name: kind for name, kind in ADJUSTED_STATISTICS.items() if name != "friction"}
 
 
 class Stats(dict[str, Any]):

@@ -26,7 +26,7 @@ from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Request, backend_of, fresh_seed, one_step, refuse_unknown, stored_run
 from pmm_mcmc.run.signals import StopRequest, stop_on_signals
 from pmm_mcmc.run.stopping import DRAWS
-from pmm_mcmc.steps.poisson import PoissonULMC
+from pmm_mcmc.steps.methods import PoissonULMC
 from pmm_mcmc.tempering.driver import Tempering
 from pmm_mcmc.tempering.ladder import LADDER
 from pmm_mcmc.tempering.tuning import LadderOptions

@@ -140,9 +140,9 @@ def test_data_in_fortran_order_stay_alive(sample):
         expected = sample(step, tune=0)["posterior"]["b"]
         pm.set_data({"X": np.asfortranarray(columns)})
         found = sample(step, tune=0)["posterior"]["b"]
-    step._engine.compile()
+    step.binding.engine.compile()
     # A run asks for two tables: what the first points to must not be freed by the second.
-    first, second = step._density.table("joint"), step._density.table("joint")
+    first, second = step.binding.density.table("joint"), step.binding.density.table("joint")
     rubbish = [np.full(columns.shape, 7.0) for _ in range(20)]
     for table in (first, second):
         held = ctypes.string_at(int(table[0]), columns.nbytes)
@@ -236,14 +236,16 @@ def test_compiled_once_for_each_model_and_choice_of_variables(monkeypatch):
         assert step.stats_dtypes  # PyMC asks for this before it starts chains, in the parent process
         assert len(calls) == 0, "they begin on the tape"
         for each in (step, pmm.RLMC(step_size=0.1), pmm.ULMC(), pmm.GHMC(vars=[x])):
-            each._engine.compile()
+            each.binding.engine.compile()
             assert len(calls) == 2
         pm.Potential("late", -(x**4).sum())
         step = pmm.ULMC(step_size=0.3)
-        step._engine.compile()
+        step.binding.engine.compile()
     assert len(calls) == 3
     np.testing.assert_allclose(
-        call(step._density, "joint", [1.0, 2.0])[0], model.compile_logp()({"x": np.array([1.0, 2.0])}), rtol=1e-13
+        call(step.binding.density, "joint", [1.0, 2.0])[0],
+        model.compile_logp()({"x": np.array([1.0, 2.0])}),
+        rtol=1e-13,
     )
 
 

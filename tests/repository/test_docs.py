@@ -95,7 +95,7 @@ def test_links_resolve(page):
 
 
 @pytest.mark.pymc
-@pytest.mark.parametrize("module", ["", ".model.user_density", ".steps.baselines", ".steps.adjusted", ".steps.poisson"])
+@pytest.mark.parametrize("module", ["", ".model.user_density", ".steps.methods"])
 def test_doctests(module, quiet):
     with contextlib.redirect_stdout(io.StringIO()) as report:
         result = doctest.testmod(importlib.import_module(f"pmm_mcmc{module}"))

@@ -159,7 +159,7 @@ def test_beside_other_steps_nothing_is_non_centred(sample):
         pm.Normal("x", mu + kind, tau, shape=3)
         step = pmm.PoissonULMC()
         dt = sample(step, draws=20, tune=40, chains=1, model=model)
-    assert step._engine.structure.is_identity and "noncentred" not in dt["sample_stats"]
+    assert step.binding.engine.structure.is_identity and "noncentred" not in dt["sample_stats"]
 
 
 def test_a_start_is_one_of_the_model_not_of_the_non_centred_coordinates():

@@ -375,7 +375,7 @@ def test_it_looks_like_the_bar_of_pymc(screen, monkeypatch):
     from pymc.progress_bar import CustomProgress, MCMCProgressBarManager, default_progress_theme
     from pymc.progress_bar.rich_progress import CustomBarColumn
 
-    from pmm_mcmc.steps import PoissonULMC
+    from pmm_mcmc.steps.methods import PoissonULMC
 
     monkeypatch.setenv("COLUMNS", "140")
     theirs = MCMCProgressBarManager(step_method=PoissonULMC, chains=2, draws=10, tune=10)._backend._progress

@@ -16,7 +16,7 @@ import pmm_mcmc as pmm
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.numba_step import Functions
 from pmm_mcmc.model.native import SIGNATURE
-from pmm_mcmc.steps import base
+from pmm_mcmc.steps import binding
 
 pytestmark = pytest.mark.pymc
 
@@ -113,8 +113,10 @@ def counting(x_pointer, gradient_pointer, table_pointer, d):
 def test_gradients_add_up_to_the_calls_made(model, sample, name, step_size):
     calls = np.zeros(1, np.int64)
     step = build(model, name, step_size=step_size, steps_per_draw=3)
-    kernel = step._engine.kernel
-    step._engine = NumbaEngine(kernel, step._engine.d, Functions(*(counting, lambda noncentring: calls) * 2))
+    kernel = step.binding.engine.kernel
+    step.binding.engine = NumbaEngine(
+        kernel, step.binding.engine.d, Functions(*(counting, lambda noncentring: calls) * 2)
+    )
     with model:
         dt = sample(step, draws=80, tune=70, chains=2, discard_tuned_samples=False)
     stats, early = dt["sample_stats"], dt["warmup_sample_stats"]
@@ -187,13 +189,13 @@ def test_chains_start_overdispersed_unless_told_where(model, sample, monkeypatch
 
 def watched_learning(monkeypatch):
     """Return a list that grows with each setting that is learnt."""
-    learnt, learn = [], base.learn
+    learnt, learn = [], binding.learn
 
     def watched(*arguments, **options):
         learnt.append(learn(*arguments, **options))
         return learnt[-1]
 
-    monkeypatch.setattr(base, "learn", watched)
+    monkeypatch.setattr(binding, "learn", watched)
     return learnt
 
 

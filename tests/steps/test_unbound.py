@@ -7,7 +7,7 @@ import pymc as pm
 import pytest
 
 import pmm_mcmc as pmm
-from pmm_mcmc.steps import base, call
+from pmm_mcmc.steps import binding, pymc_step
 
 pytestmark = pytest.mark.pymc
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "cores": 1, "random_seed": 1}
@@ -66,10 +66,14 @@ def test_it_binds_anew_to_each_model_and_keeps_what_it_was_given():
 
 def test_the_frame_of_pm_sample_has_what_a_step_reads_there(monkeypatch):
     seen = {}
-    monkeypatch.setattr(base, "options_of_call", lambda: seen.update(options := call.options_of_call()) or options)
+    monkeypatch.setattr(
+        pymc_step, "options_of_call", lambda: seen.update(options := binding.options_of_call()) or options
+    )
     wrapper(normal("x"), step=pmm.GHMC())
     read = {"tune", "draws", "chains", "model", "quiet", "progressbar", "initial_points", "provided_steps"}
-    assert read <= set(seen), f"PyMC has moved {sorted(read - set(seen))} out of pm.sample: see pmm_mcmc/steps/call.py"
+    assert read <= set(seen), (
+        f"PyMC has moved {sorted(read - set(seen))} out of pm.sample: see pmm_mcmc/steps/binding.py"
+    )
 
 
 def test_where_pymc_has_moved_the_frame_a_step_takes_the_defaults(monkeypatch):
@@ -78,7 +82,7 @@ def test_where_pymc_has_moved_the_frame_a_step_takes_the_defaults(monkeypatch):
     found = []
     for options in ({}, {"options_of_call": dict}):
         for name, value in options.items():
-            monkeypatch.setattr(base, name, value)
+            monkeypatch.setattr(pymc_step, name, value)
         with model:
             found += [pm.sample(**SHORT | QUIET | given | {"step": given["step"]()}) for given in calls]
     for with_it, without in zip(found[:2], found[2:], strict=True):

@@ -123,13 +123,13 @@ def test_a_chain_alone_ends_near_the_pooled_setting(sample):
     alone, together = [], []
     with eight_schools() as model:
         step = pmm.PoissonULMC()
-        initial = step._flat(model.initial_point(0))
+        initial = step.binding.flat(model.initial_point(0))
         for seed in range(10):
             dt = sample(step, draws=2, tune=1000, chains=1, seed=seed)
             alone.append(float(dt["sample_stats"]["step_size"].values[0, 0]))
             rng = np.random.default_rng(seed)
             starts = initial + rng.uniform(-1.0, 1.0, size=(16, len(initial)))
-            together.append(warm_up(step._engine, step.arguments, starts, length=1000, rng=rng).tuned.step_size)
+            together.append(warm_up(step.binding.engine, step.arguments, starts, length=1000, rng=rng).tuned.step_size)
     assert abs(np.median(alone) / np.median(together) - 1.0) < 0.2, (alone, together)
 
 
