@@ -49,7 +49,7 @@ from pmm_mcmc.run.storage.recovery import differences
 from pmm_mcmc.run.trial import cold_run, run_on_trial
 from pmm_mcmc.steps.pymc_step import LangevinStep
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION
-from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, standard_error
+from pmm_mcmc.warmup.stein_identity import degrees_of_freedom, standard_error
 from pmm_mcmc.warmup.warm_start import WarmStart
 
 __all__ = [

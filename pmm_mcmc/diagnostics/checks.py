@@ -16,7 +16,7 @@ from pmm_mcmc.diagnostics.reading import harmless, two_errors
 from pmm_mcmc.diagnostics.statement import MORE, Reason, format_with_limit, reason_of_largest
 from pmm_mcmc.diagnostics.tails import tail_index
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
-from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, largest_t
+from pmm_mcmc.warmup.stein_identity import degrees_of_freedom, largest_t
 from pmm_mcmc.warmup.thresholds import THRESHOLDS as WARMUP
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from pmm_mcmc.diagnostics.tails import tail_index
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.gaussian_law import variance_error
-from pmm_mcmc.warmup.standard_errors import between_pieces, count_pieces, degrees_of_freedom, poisson_limit
-from pmm_mcmc.warmup.stein_identity import Identity
+from pmm_mcmc.warmup.stein_identity import Identity, between_pieces, count_pieces, degrees_of_freedom, poisson_limit
 
 __all__ = ["BIASES", "FINDINGS", "Run", "harmless", "read", "table_of", "two_errors"]
 

@@ -18,7 +18,7 @@ from pytensor.xtensor.type import XTensorType
 from pytensor.xtensor.vectorization import XRV
 
 from pmm_mcmc.coordinates.child import Child
-from pmm_mcmc.coordinates.factors import Factor
+from pmm_mcmc.coordinates.structure import Factor
 from pmm_mcmc.model.functions import batched_function
 from pmm_mcmc.model.pytensor_density import Layout
 

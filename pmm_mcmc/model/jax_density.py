@@ -1,6 +1,6 @@
 """Log densities as JAX functions, from a PyMC model or from a user's function, and their non-centring.
 
-The map is that of :mod:`pmm_mcmc.coordinates.elementwise`, learnt as for a PyMC model.  When the location or scale of a
+The map is that of :mod:`pmm_mcmc.coordinates.child`, learnt as for a PyMC model.  When the location or scale of a
 *child*, a variable that may be non-centred, is evaluated, its own elements and all later children are NaN: if it
 depends on one of them after all, the density is NaN rather than wrong.
 """
@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.coordinates import elementwise
-from pmm_mcmc.coordinates.child import Child, parameter_slices
+from pmm_mcmc.coordinates.child import Child, element_to_x, parameter_slices
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.hierarchy import in_order
 from pmm_mcmc.model.outputs import is_length, jax_function
@@ -130,7 +129,7 @@ def _composed_of(
         for child, indices, (location, scale) in zip(noncentred, slices, laws, strict=True):
             mu = location(x)
             L = scale(x)
-            element, B = elementwise.to_x(jnp, mu, L, *child.split(noncentring[indices]), z[child.at])
+            element, B = element_to_x(jnp, mu, L, *child.split(noncentring[indices]), z[child.at])
             x = x.at[child.at].set(element)
             log_det += (jnp.log(jnp.abs(L)) - 0.5 * jnp.log(B)).sum()
         return x, log_det

@@ -22,11 +22,9 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import Split
 from pytensor.tensor.shape import Shape
 
-from pmm_mcmc.coordinates import elementwise
-from pmm_mcmc.coordinates.child import Child, parameter_slices
+from pmm_mcmc.coordinates.child import Child, element_to_x, parameter_slices
 from pmm_mcmc.coordinates.groups import noncentred_groups
-from pmm_mcmc.coordinates.signs import Signs
-from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.coordinates.structure import Signs, Structure
 from pmm_mcmc.coordinates.walk import noncentred_walk
 from pmm_mcmc.model.checks import CHECKS
 from pmm_mcmc.model.functions import building, python_function
@@ -143,7 +141,7 @@ def _child_to_x(child: Child, law: Law, a: Any, h: Any, z: Any) -> tuple[Any, An
     mu = law.location
     L = law.scale
     if child.kind == "elementwise":
-        x, B = elementwise.to_x(pt, mu, L, a, h, z)
+        x, B = element_to_x(pt, mu, L, a, h, z)
         return x, (pt.log(L) - 0.5 * pt.log(B)).sum()
     if child.kind == "walk":
         return noncentred_walk(law.rho, L**2, mu, a, h, z)

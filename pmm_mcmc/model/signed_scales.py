@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 
-from pmm_mcmc.coordinates.signs import Signs
+from pmm_mcmc.coordinates.structure import Signs
 from pmm_mcmc.model.hierarchy import SIGNED, Hierarchy, family_of
 
 __all__ = ["signed_scales"]

@@ -29,7 +29,7 @@ from pymc.pytensorf import (
     reseed_rngs,
 )
 
-from pmm_mcmc.coordinates.scale import MOST_DENSE
+from pmm_mcmc.coordinates.affine import MOST_DENSE
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.functions import model_cache, state_of
 from pmm_mcmc.model.native import numba_mode

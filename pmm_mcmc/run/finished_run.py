@@ -31,9 +31,8 @@ from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.equilibration import Equilibration
 from pmm_mcmc.warmup.noncentring import NoncentringFit
-from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.warm_start import WarmStart
-from pmm_mcmc.warmup.warming import Warming
+from pmm_mcmc.warmup.warm_up import Warming, Warmup
 
 __all__ = ["CHECKPOINT", "TYPES", "FinishedRun", "coordinate_labels"]
 

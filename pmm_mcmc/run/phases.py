@@ -23,7 +23,7 @@ from pmm_mcmc.run.trial import judge_start
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.equilibration import Equilibration
 from pmm_mcmc.warmup.warm_start import FITS
-from pmm_mcmc.warmup.warming import training_chains
+from pmm_mcmc.warmup.warm_up import training_chains
 
 __all__ = ["Sampling"]
 

@@ -12,7 +12,7 @@ import xarray as xr
 from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, Equilibration, report_of
 from pmm_mcmc.warmup.warm_start import WarmStart
-from pmm_mcmc.warmup.warming import Warming
+from pmm_mcmc.warmup.warm_up import Warming
 
 __all__ = ["Run"]
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.coordinates.scale import refitted
+from pmm_mcmc.coordinates.affine import refitted
 from pmm_mcmc.engines.contract import Engine, Ensemble, chains_of, empty_state, log_det_of
 from pmm_mcmc.langevin.methods import GHMC, OVERDAMPED
 from pmm_mcmc.run.finished_run import FinishedRun
@@ -19,13 +19,13 @@ from pmm_mcmc.run.state import Run
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.equilibration import Equilibration, adjusted_setting
 from pmm_mcmc.warmup.warm_start import DROPPED, FITS, WarmStart, number_of_candidates, resampled, warmup_from
-from pmm_mcmc.warmup.warming import Warming
+from pmm_mcmc.warmup.warm_up import Warming
 
 __all__ = ["cold_run", "judge_start", "prepare", "run_on_trial"]
 
 
 def cold_run(plan: SamplingPlan, starts: np.ndarray, rng: np.random.Generator) -> Run:
-    """Return a run that starts at positions ``(chain, d)``: see :meth:`pmm_mcmc.warmup.warming.Warming.start`."""
+    """Return a run that starts at positions ``(chain, d)``: see :meth:`pmm_mcmc.warmup.warm_up.Warming.start`."""
     tune = plan.request.tune
     warming = Warming.start(plan.engine, plan.arguments, starts, tune, rng, checked=not plan.equilibrates)
     if plan.equilibrates and warming.finished:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.coordinates.scale import best_coordinates, diagonal_scale
+from pmm_mcmc.coordinates.affine import Coordinates, best_coordinates, diagonal_scale
 from pmm_mcmc.diagnostics.other_modes import OtherModes
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import TunedParameters

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pmm_mcmc.coordinates.scale import MOST_DENSE, best_coordinates
+from pmm_mcmc.coordinates.affine import MOST_DENSE, best_coordinates
 from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.model.tempered import GaussianMixture
 from pmm_mcmc.tempering.mode_weights import MOST_MODES, mode_labels

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from reference import engine, gaussian
 
-from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.coordinates.scale import affine_scale, best_coordinates, refitted
+from pmm_mcmc.coordinates.affine import Coordinates, affine_scale, best_coordinates, refitted
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Ensemble, TunedParameters, empty_state
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED
