@@ -12,10 +12,7 @@ import numpy as np
 from pmm_mcmc.engines.arguments import MethodArguments, check_choice
 from pmm_mcmc.model.user_density import LogDensity
 
-__all__ = [
-    "Jax", "backend_of", "check_count", "cores", "group_of", "jax_engine", "platforms",
-    "threads_of",
-]  # fmt: skip
+__all__ = ["Jax", "backend_of", "check_count", "cores", "group_of", "jax_engine", "platforms", "threads_of"]
 
 
 @dataclass(frozen=True)

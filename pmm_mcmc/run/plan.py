@@ -27,8 +27,8 @@ from pmm_mcmc.model.result_tree import ResultTree, flat_names
 from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.model.user_density import LogDensity
 from pmm_mcmc.run import devices
-from pmm_mcmc.run.chunks import Groups
-from pmm_mcmc.run.finished_run import coordinate_labels
+from pmm_mcmc.run.driver import Groups
+from pmm_mcmc.run.former_run import coordinate_labels
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.steps.methods import PoissonULMC
 from pmm_mcmc.steps.pymc_step import LangevinStep
