@@ -13,12 +13,11 @@ import pandas as pd
 import xarray as xr
 
 from pmm_mcmc.diagnostics.control_variates import Folds, corrected, uncorrected
-from pmm_mcmc.diagnostics.convergence import convergence
+from pmm_mcmc.diagnostics.convergence import convergence, tail_index
 from pmm_mcmc.diagnostics.identity import fails_as_at_an_edge, identity_of, whitened_identity
 from pmm_mcmc.diagnostics.labels import FINDINGS, Exchange, highest, labels_of, relabelled
 from pmm_mcmc.diagnostics.parameters import Parameters, checked, coordinate_of
 from pmm_mcmc.diagnostics.statement import ADJUST
-from pmm_mcmc.diagnostics.tails import tail_index
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.gaussian_law import variance_error
