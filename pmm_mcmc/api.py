@@ -11,9 +11,9 @@ from pmm_mcmc.coordinates.child import Child
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.diagnostics.convergence import Convergence, convergence
 from pmm_mcmc.diagnostics.parameters import checked
-from pmm_mcmc.diagnostics.reading import read
+from pmm_mcmc.diagnostics.reading import WORDS, read
 from pmm_mcmc.diagnostics.statement import NOT_TRUSTED, Verdict
-from pmm_mcmc.diagnostics.summary import WORDS, summary, with_numbers
+from pmm_mcmc.diagnostics.summary import summary, with_numbers
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.diagnostics.verdict import judge
 from pmm_mcmc.engines.arguments import MethodArguments
