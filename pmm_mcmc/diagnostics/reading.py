@@ -23,8 +23,11 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.warmup.stein_identity import Identity, between_pieces, count_pieces, degrees_of_freedom, poisson_limit
 
-__all__ = ["BIASES", "FINDINGS", "Run", "harmless", "read", "table_of", "two_errors"]
+__all__ = ["BIASES", "FINDINGS", "NONCENTRING", "WORDS", "Run", "harmless", "read", "table_of", "two_errors"]
 
+# Attributes of a result: the numbers of the non-centring, and what is non-centred, in words.
+NONCENTRING = "noncentring"
+WORDS = "reparametrisation"
 # Columns of ``pmm.summary(dt, kind="bias")``.
 BIASES = (
     "mean", "mcse", "mean_cv", "mcse_cv", "bias", "bias_se", "bias_sd_units",

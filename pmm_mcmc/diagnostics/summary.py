@@ -15,14 +15,10 @@ from arviz_stats.base.stats_utils import round_num
 from arviz_stats.summary import SummaryDataFrame
 
 from pmm_mcmc.diagnostics.parameters import Parameters, checked
-from pmm_mcmc.diagnostics.reading import BIASES, Run, read, table_of
+from pmm_mcmc.diagnostics.reading import BIASES, NONCENTRING, WORDS, Run, read, table_of
 from pmm_mcmc.diagnostics.verdict import COLUMNS, judge
 
-__all__ = ["NONCENTRING", "WORDS", "bias_table", "noncentring", "rounded", "summary", "with_numbers"]
-
-# Attributes of a result: the numbers of the non-centring, and what is non-centred, in words.
-NONCENTRING = "noncentring"
-WORDS = "reparametrisation"
+__all__ = ["bias_table", "noncentring", "rounded", "summary", "with_numbers"]
 
 
 def noncentring(dt: Any) -> xr.Dataset:

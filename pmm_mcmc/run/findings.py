@@ -17,13 +17,12 @@ from pmm_mcmc.diagnostics.edges import endless
 from pmm_mcmc.diagnostics.labels import Exchange, Values, exchanges_of, nearest_to
 from pmm_mcmc.diagnostics.mode_search import SearchSpace, search_modes, turned
 from pmm_mcmc.diagnostics.parameters import evenly_spaced
-from pmm_mcmc.diagnostics.reading import FINDINGS, read
+from pmm_mcmc.diagnostics.reading import FINDINGS, NONCENTRING, WORDS, read
 from pmm_mcmc.diagnostics.statement import Verdict
-from pmm_mcmc.diagnostics.summary import NONCENTRING, WORDS
 from pmm_mcmc.diagnostics.verdict import judge
 from pmm_mcmc.engines.contract import chains_of, evaluated_at, in_model_coordinates
 from pmm_mcmc.model.checks import flat_priors
-from pmm_mcmc.model.families import family_of
+from pmm_mcmc.model.hierarchy import family_of
 from pmm_mcmc.run.former_run import Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.positions import Unconstraining, check_near, density_at, draws_of_prior

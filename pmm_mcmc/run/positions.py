@@ -13,8 +13,8 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.replace import clone_replace
 
 from pmm_mcmc.engines.contract import Engine, evaluated_at, in_model_coordinates, log_det_of
-from pmm_mcmc.model.bad_terms import bad_start_message, failing_check
-from pmm_mcmc.model.building import building
+from pmm_mcmc.model.checks import bad_start_message, failing_check
+from pmm_mcmc.model.functions import building
 from pmm_mcmc.model.initial_points import (
     INITIAL,
     JITTER,

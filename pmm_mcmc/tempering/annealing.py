@@ -19,7 +19,7 @@ from pmm_mcmc.diagnostics.mode_search import OtherModes
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.langevin.tempering import barriers, expected_rejections, step_of_ess
-from pmm_mcmc.model.mixture import GaussianMixture
+from pmm_mcmc.model.tempered import GaussianMixture
 from pmm_mcmc.tempering.ladder import SEARCHES
 from pmm_mcmc.tempering.modes import fitted_mixture, search_modes_of_ladder
 from pmm_mcmc.tempering.path import MOST_TRANSITIONS, Points, TemperingPath

@@ -14,7 +14,7 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.mode_search import OtherModes
 from pmm_mcmc.engines.contract import Chunk, TunedParameters
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.model.mixture import GaussianMixture
+from pmm_mcmc.model.tempered import GaussianMixture
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.driver import Driver, FinishedChunk

@@ -24,7 +24,7 @@ from pmm_mcmc.coordinates.affine import MOST_DENSE, Coordinates, best_coordinate
 from pmm_mcmc.diagnostics.mode_mass import Maximum, distinct
 from pmm_mcmc.diagnostics.mode_search import OtherModes, SearchSpace, lowest_falls, search_modes, turned
 from pmm_mcmc.engines.contract import TunedParameters
-from pmm_mcmc.model.mixture import GaussianMixture
+from pmm_mcmc.model.tempered import GaussianMixture
 from pmm_mcmc.tempering.path import Points, TemperingPath
 from pmm_mcmc.warmup.ascent import Ascents, Density
 
