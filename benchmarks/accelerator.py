@@ -76,7 +76,7 @@ def ours(model: Any, x: np.ndarray, precision: str, adjusted: bool) -> Followed:
     from pmm_mcmc.run.plan import SamplingPlan
     from pmm_mcmc.run.request import Request
     from pmm_mcmc.warmup.equilibration import Equilibration
-    from pmm_mcmc.warmup.warming import Warming
+    from pmm_mcmc.warmup.warm_up import Warming
 
     compiling, began = Compiling(), time.perf_counter()
     plan = SamplingPlan.of(Request(model=model, chains=len(x), backend="jax", precision=precision, adjusted=adjusted))

@@ -46,7 +46,7 @@ _NAMES = {
     "StoreError": "pmm_mcmc.run.storage",
     "expectation": "pmm_mcmc.diagnostics.expectation",
     "extend": "pmm_mcmc.run.sample",
-    "noncentring": "pmm_mcmc.diagnostics.noncentred",
+    "noncentring": "pmm_mcmc.diagnostics.summary",
     "open": "pmm_mcmc.run.storage",
     "refit": "pmm_mcmc.workbench.refit",
     "relabel": "pmm_mcmc.diagnostics.labels",
@@ -54,7 +54,7 @@ _NAMES = {
     "sbc": "pmm_mcmc.workbench.sbc",
     "summary": "pmm_mcmc.diagnostics.summary",
     "temper": "pmm_mcmc.tempering.temper",
-    "verdict": "pmm_mcmc.run.judging",
+    "verdict": "pmm_mcmc.run.findings",
 }
 # Names that would hide Python's own in their modules.
 # Names of the field for what has another one here.
@@ -70,41 +70,20 @@ _SYNONYMS = {
 _OTHERWISE = {"open": "open_store"}
 
 __all__ = [
-    "GHMC",
-    "MALA",
-    "OLMC",
-    "RLMC",
-    "ULMC",
-    "Jax",
-    "LogDensity",
-    "PoissonOLMC",
-    "PoissonULMC",
-    "StopSampling",
-    "StoreError",
-    "__version__",
-    "expectation",
-    "extend",
-    "noncentring",
-    "open",
-    "refit",
-    "relabel",
-    "sample",
-    "sbc",
-    "summary",
-    "temper",
-    "verdict",
-]
+    "GHMC", "MALA", "OLMC", "RLMC", "ULMC", "Jax", "LogDensity", "PoissonOLMC", "PoissonULMC", "StopSampling",
+    "StoreError", "__version__", "expectation", "extend", "noncentring", "open", "refit", "relabel", "sample",
+    "sbc", "summary", "temper", "verdict",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from pmm_mcmc import workbench as workbench
     from pmm_mcmc.diagnostics.expectation import expectation
     from pmm_mcmc.diagnostics.labels import relabel
-    from pmm_mcmc.diagnostics.noncentred import noncentring
-    from pmm_mcmc.diagnostics.summary import summary
+    from pmm_mcmc.diagnostics.summary import noncentring, summary
     from pmm_mcmc.model.user_density import LogDensity
     from pmm_mcmc.run.devices import Jax
     from pmm_mcmc.run.driver import StopSampling
-    from pmm_mcmc.run.judging import verdict
+    from pmm_mcmc.run.findings import verdict
     from pmm_mcmc.run.sample import extend, sample
     from pmm_mcmc.run.storage import StoreError
     from pmm_mcmc.run.storage import open_store as open

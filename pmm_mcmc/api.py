@@ -3,10 +3,15 @@
 An annexe uses the samplers; the core does not know of it.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
+from pmm_mcmc.coordinates.child import Child
+from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.diagnostics.convergence import Convergence, convergence
-from pmm_mcmc.diagnostics.noncentred import WORDS
 from pmm_mcmc.diagnostics.parameters import checked
-from pmm_mcmc.diagnostics.reading import read
+from pmm_mcmc.diagnostics.reading import WORDS, read
 from pmm_mcmc.diagnostics.statement import NOT_TRUSTED, Verdict
 from pmm_mcmc.diagnostics.summary import summary, with_numbers
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
@@ -14,92 +19,51 @@ from pmm_mcmc.diagnostics.verdict import judge
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.methods import METHODS
 from pmm_mcmc.model.checks import check_discrete, check_free, model_of
-from pmm_mcmc.model.initial_points import model_starts, spread_starts
-from pmm_mcmc.model.interpreted import python_function, python_mode
-from pmm_mcmc.model.model_cache import model_cache
-from pmm_mcmc.model.pymc_outputs import coords_and_dims
-from pmm_mcmc.model.result_tree import flat_names
+from pmm_mcmc.model.functions import model_cache, python_function, python_mode
+from pmm_mcmc.model.hierarchy import ChildVariable, Law, ordered_children
+from pmm_mcmc.model.initial_points import checked_values, count_of_draws, model_starts, spread_starts
+from pmm_mcmc.model.native import SIGNATURE, as_pointer
+from pmm_mcmc.model.noncentred_density import noncentred_op
+from pmm_mcmc.model.outputs import coords_and_dims
+from pmm_mcmc.model.result_tree import ResultTree, flat_names, in_blocks
+from pmm_mcmc.model.user_density import LogDensity, check_ndim
 from pmm_mcmc.run import devices
-from pmm_mcmc.run.chunks import Gathered, Groups
 from pmm_mcmc.run.devices import check_count
-from pmm_mcmc.run.finished_run import FinishedRun
-from pmm_mcmc.run.judging import verdict
+from pmm_mcmc.run.driver import Gathered, Groups
+from pmm_mcmc.run.findings import verdict
+from pmm_mcmc.run.former_run import FinishedRun
 from pmm_mcmc.run.phases import Sampling
 from pmm_mcmc.run.plan import SamplingPlan
-from pmm_mcmc.run.positions import unconstraining_of
+from pmm_mcmc.run.positions import density_at, starts, unconstraining_of
 from pmm_mcmc.run.progress import DRAWINGS, clock, console, write
 from pmm_mcmc.run.request import Request, fresh_seed, one_step
 from pmm_mcmc.run.sample import sample
 from pmm_mcmc.run.signals import StopRequest, stop_on_signals
-from pmm_mcmc.run.starts import density_at, starts
 from pmm_mcmc.run.stopping import DRAWS, StoppingRule
-from pmm_mcmc.run.storage import StoreError
 from pmm_mcmc.run.storage.checkpoint import decode, encode
-from pmm_mcmc.run.storage.folder import Folder
+from pmm_mcmc.run.storage.folder import Folder, StoreError
 from pmm_mcmc.run.storage.recovery import differences
-from pmm_mcmc.run.trial import cold_run, run_on_trial
+from pmm_mcmc.run.trial import begun
 from pmm_mcmc.steps.pymc_step import LangevinStep
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION
-from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, standard_error
-from pmm_mcmc.warmup.warm_start import WarmStart
+from pmm_mcmc.warmup.stein_identity import degrees_of_freedom, standard_error
 
 __all__ = [
-    "DRAWINGS",
-    "DRAWS",
-    "EQUILIBRATION",
-    "METHODS",
-    "NOT_TRUSTED",
-    "THRESHOLDS",
-    "WORDS",
-    "Convergence",
-    "FinishedRun",
-    "Folder",
-    "Gathered",
-    "Groups",
-    "LangevinStep",
-    "MethodArguments",
-    "Request",
-    "Sampling",
-    "SamplingPlan",
-    "StopRequest",
-    "StoppingRule",
-    "StoreError",
-    "Verdict",
-    "WarmStart",
-    "check_count",
-    "check_discrete",
-    "check_free",
-    "checked",
-    "clock",
-    "cold_run",
-    "console",
-    "convergence",
-    "coords_and_dims",
-    "decode",
-    "degrees_of_freedom",
-    "density_at",
-    "devices",
-    "differences",
-    "encode",
-    "flat_names",
-    "fresh_seed",
-    "judge",
-    "model_cache",
-    "model_of",
-    "model_starts",
-    "one_step",
-    "python_function",
-    "python_mode",
-    "read",
-    "run_on_trial",
-    "sample",
-    "spread_starts",
-    "standard_error",
-    "starts",
-    "stop_on_signals",
-    "summary",
-    "unconstraining_of",
-    "verdict",
-    "with_numbers",
-    "write",
+    "DRAWINGS", "DRAWS", "EQUILIBRATION", "METHODS", "NOT_TRUSTED", "SIGNATURE", "THRESHOLDS", "WORDS", "Child",
+    "ChildVariable", "Convergence", "FinishedRun", "Folder", "Gathered", "Groups", "LangevinStep", "Law",
+    "LogDensity", "MethodArguments", "Request", "ResultTree", "Sampling", "SamplingPlan", "StopRequest",
+    "StoppingRule", "StoreError", "Structure", "Verdict", "as_pointer", "begun", "check_count", "check_discrete",
+    "check_free", "check_ndim", "checked", "checked_jax_children", "checked_values", "clock", "console",
+    "convergence", "coords_and_dims", "count_of_draws", "decode", "degrees_of_freedom", "density_at", "devices",
+    "differences", "encode", "flat_names", "fresh_seed", "in_blocks", "judge", "model_cache", "model_of",
+    "model_starts", "noncentred_op", "one_step", "ordered_children", "python_function", "python_mode", "read",
+    "sample", "spread_starts", "standard_error", "starts", "stop_on_signals", "summary", "unconstraining_of",
+    "verdict", "with_numbers", "write",
 ]  # fmt: skip
+
+
+def checked_jax_children(children: Any, d: int) -> dict[str, Any]:
+    """Return the children of :meth:`pmm_mcmc.LogDensity.from_jax`, parents before their children, or raise."""
+    from pmm_mcmc.model.jax_density import checked_children
+
+    return checked_children(children, d)

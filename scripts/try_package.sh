@@ -20,7 +20,7 @@ for package in "$root"/dist/pmm_mcmc-*.whl "$root"/dist/pmm_mcmc-*.tar.gz; do
 at = pathlib.Path(pmm_mcmc.__file__)
 assert at.is_relative_to(sys.prefix) and at.with_name('py.typed').exists(), at"
     OMP_NUM_THREADS=1 "$work/env/bin/pytest" -q -p no:cacheprovider tests/langevin/test_midpoints.py \
-        tests/engines/test_numba_random.py tests/model/test_native.py tests/model/test_c_functions.py \
+        tests/engines/test_numba_random.py tests/model/test_native.py tests/doors/test_c_functions.py \
         tests/run/test_netcdf.py
     cd "$root"
 done

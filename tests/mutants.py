@@ -1,4 +1,4 @@
-"""Break the package in the ways that matter, one at a time: each must turn a test red.  ``make mutants`` runs all.
+"""Break what computes draws, one place at a time: each must turn a test red.  ``make mutants`` runs all.
 
 Each mutant is a text replaced in a copy of the package, listed in ``mutants.toml`` of its room.  It survives if the
 tests named with it still pass; the script then fails.  ``python tests/mutants.py WORD ...`` runs those whose

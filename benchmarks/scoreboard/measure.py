@@ -32,7 +32,7 @@ from versus.rows import build as build_peer
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.reading import two_errors
 from pmm_mcmc.diagnostics.summary import bias_table
-from pmm_mcmc.model.pymc_outputs import model_layout
+from pmm_mcmc.model.outputs import model_layout
 
 __all__ = ["PEERS", "SCHEMES", "measured"]
 

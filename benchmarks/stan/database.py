@@ -13,7 +13,7 @@ import stanli
 from posteriors import R_HAT, diagnosed, moments_of
 from scoreboard.truth import Truth, kept
 
-from pmm_mcmc.model.stan import stan_program
+from pmm_mcmc.doors.stan import stan_program
 
 __all__ = ["HERE", "Program", "nuts_gradients", "programs"]
 

@@ -8,10 +8,15 @@ the two ``w`` has the precision :math:`B = C C^T = I + L^T H L`, and chains move
 
 which is standard normal where the rest is as ``(a, H)`` say.  There are four kinds of children:
 
-- ``"elementwise"``: every element by itself (:mod:`pmm_mcmc.coordinates.elementwise`).
+- ``"elementwise"``: every element by itself (:func:`element_to_x`).
 - ``"grouped"``: groups of few elements with one covariance (:mod:`pmm_mcmc.coordinates.groups`).
 - ``"dense"``: one group, a vector, with a diagonal ``H``.
 - ``"walk"``: an autoregression (:mod:`pmm_mcmc.coordinates.walk`).
+
+``H`` is the curvature of the rest as the child sees it, all other coordinates of the chains held, and ``a`` such that
+the mean of its gradient ``a - H x`` is that of draws (:func:`curvature`, :func:`intercept`).  ``H`` is not the slope of
+the gradient over draws: where an intercept makes up for whatever a few effects have in common, the gradient is nearly
+the same at all draws, and the data would seem not to hold any of them.
 """
 
 from __future__ import annotations
@@ -22,10 +27,66 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.coordinates.elementwise import to_z
-from pmm_mcmc.coordinates.walk_loops import rows_to_z
+from pmm_mcmc.coordinates.walk import rows_to_z
 
-__all__ = ["Child", "ChildDraws", "or_nan", "parameter_slices"]
+__all__ = ["Child", "ChildDraws", "curvature", "element_to_x", "intercept", "or_nan", "parameter_slices"]
+
+
+def element_to_x(xp: Any, mu: Any, L: Any, a: Any, h: Any, z: Any) -> tuple[Any, Any]:
+    r"""Return ``x`` and ``B`` of each element by itself; ``xp`` is the namespace of NumPy, JAX or PyTensor.
+
+    .. math:: w = \frac{L (a - h \mu)}{B} + \frac{z}{\sqrt B}, \qquad B = 1 + L^2 h, \qquad
+       \log\Bigl|\frac{\partial x}{\partial z}\Bigr| = \log|L| - \tfrac12 \log B .
+
+    With ``h = 0`` this is the non-centred form and with ``h`` large the centred one.  Nothing is divided by ``L``, so
+    that the map is exact at both ends: ``x -> mu + L z`` for ``L -> 0``, ``x -> a/h + z / sqrt(h)`` for ``L -> inf``.
+    It is the law of ``x`` if prior and rest are Gaussian; for others it is a change of variables all the same.
+    """
+    B = 1.0 + L * L * h
+    return mu + L * (L * (a - h * mu) / B + z / xp.sqrt(B)), B
+
+
+def _element_to_z(mu: Any, L: Any, a: Any, h: Any, x: Any) -> tuple[Any, Any, Any]:
+    """Return ``z``, ``w`` and ``B`` of each element: the inverse of :func:`element_to_x`."""
+    B = 1.0 + L * L * h
+    w = (x - mu) / L
+    return np.sqrt(B) * (w - L * (a - h * mu) / B), w, B
+
+
+# Ridge of the mean gradient: 0 counts for so many draws.
+_RIDGE = 4.0
+# Ridge of the curvature, as a share of the squared changes: without it fewer pairs than elements have no solution.
+_LEAST = 1e-6
+_TINY = 1e-300  # keeps divisions by zero weights finite
+
+
+def curvature(dr: np.ndarray, dx: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Return ``H`` ``(G, K, K)`` by ``dr = -H dx``, changes of gradient and position; 0 where not finite.
+
+    It is fitted by weighted least squares, group by group, and is symmetric with no negative eigenvalue.  Of ``G``
+    groups of ``K`` elements, gradients and positions are ``(n, G, K)`` and weights, inverse variances of the gradients
+    up to a constant, ``(n, G)``.
+    """
+    weighted = weight[..., None, None] * dx[..., None]
+    gram = (weighted * dx[..., None, :]).sum(axis=0)
+    size = np.trace(gram, axis1=1, axis2=2)[:, None, None]
+    cross = (weighted * dr[..., None, :]).sum(axis=0)
+    H = -np.linalg.solve(gram + (_LEAST * size + _TINY) * np.eye(dx.shape[2]), cross)
+    bad = ~np.isfinite(H).all(axis=(1, 2), keepdims=True)
+    H = np.where(bad, 0.0, H)
+    values, vectors = np.linalg.eigh(0.5 * (H + H.swapaxes(1, 2)))
+    return (vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.swapaxes(1, 2)
+
+
+def intercept(r: np.ndarray, x: np.ndarray, weight: np.ndarray, H: np.ndarray) -> np.ndarray:
+    """Return ``a`` ``(G, K)`` of the curvatures ``H``, by the gradients ``r`` of draws ``x``; 0 where not finite."""
+    total = weight.sum(axis=0)[:, None]
+    unit = weight.mean(axis=0)[:, None]
+    weight = weight[..., None]
+    centre = (weight * x).sum(axis=0) / np.maximum(total, _TINY)
+    mean = (weight * r).sum(axis=0) / (total + _RIDGE * unit + _TINY)
+    a = mean + np.einsum("gkl,gl->gk", H, centre)
+    return np.where(np.isfinite(a).all(axis=1, keepdims=True), a, 0.0)
 
 
 class ChildDraws(NamedTuple):
@@ -107,7 +168,7 @@ class Child(NamedTuple):
         """Return ``z`` of the child's elements ``x`` ``(n, m)``, given location and scale, with what it is made of."""
         a, H = self.split(parameters)
         if self.kind == "elementwise":
-            z, w, B = to_z(mu, L, a, H, x)
+            z, w, B = _element_to_z(mu, L, a, H, x)
             return ChildDraws(z, np.log(np.abs(L)).sum(axis=1) - 0.5 * np.log(B).sum(axis=1), w, mu, L, B)
         if self.kind == "walk":
             variances, coefficients = L

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.coordinates.scale import MOST_DENSE, MOST_DIRECTIONS
+from pmm_mcmc.coordinates.affine import MOST_DENSE, MOST_DIRECTIONS, Coordinates
 
 __all__ = ["JaxCoordinates"]
 

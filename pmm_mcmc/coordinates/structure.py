@@ -1,11 +1,11 @@
-"""How a model is non-centred: the maps between its unconstrained coordinates and those in which chains move.
+r"""How a model is non-centred: the maps between its unconstrained coordinates and those in which chains move.
 
 A position is a flat vector ``(d,)`` in one of three kinds of coordinates, equal in a model without hierarchy:
 
 - ``x``: the unconstrained coordinates of the model.
-- ``p``: as ``x``, with Cholesky factors as standard deviations and correlations (:mod:`pmm_mcmc.coordinates.factors`).
+- ``p``: as ``x``, with Cholesky factors as standard deviations and correlations (:class:`Factor`).
 - ``z``: where chains move: as ``p``, with variables non-centred (*children*, :mod:`pmm_mcmc.coordinates.child`) and
-  with some scales that have a sign (:mod:`pmm_mcmc.coordinates.signs`).
+  with some scales that have a sign (:class:`Signs`).
 
 How far variables are non-centred are numbers that warm-up learns, in one flat array ``noncentring``: the parameters of
 each child, then ``log c`` of each scale with a sign.
@@ -14,16 +14,124 @@ each child, then ``log c`` of each scale with a sign.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.coordinates.child import Child, ChildDraws, parameter_slices
-from pmm_mcmc.coordinates.factors import Factor
-from pmm_mcmc.coordinates.regression import curvature, intercept
-from pmm_mcmc.coordinates.signs import Signs
+from pmm_mcmc.coordinates.child import Child, ChildDraws, curvature, intercept, parameter_slices
 
-__all__ = ["Structure"]
+__all__ = ["Factor", "Signs", "Structure"]
+
+
+class Signs(NamedTuple):
+    """Which scales have a sign, and what changes sign with them.
+
+    A signed scale is ``s = c sinh(v)`` with ``v`` its coordinate and ``c`` the median of its draws: linear through 0,
+    where a logarithm has a long tail, and logarithmic where the scale is large, where a linear coordinate has one.  If
+    the non-centred children that it scales change sign with ``v`` and, where it is one of several standard deviations,
+    its correlations do, the model is at the same point: the log density is a smooth function of ``v`` across 0.
+
+    Attributes
+    ----------
+    signed : (k,) int
+        Coordinates of their logarithms.
+    flips : (d, j) int
+        Coordinates of the signed scales whose signs each coordinate has, filled up with -1.
+    by_hand
+        Names of those that scale no child: the model is non-centred by hand.
+    """
+
+    signed: np.ndarray
+    flips: np.ndarray
+    by_hand: Sequence[str]
+
+    @classmethod
+    def none(cls, d: int) -> Signs:
+        """Return that no scale of ``d`` coordinates has a sign."""
+        return cls(np.zeros(0, int), np.zeros((d, 0), int), ())
+
+    def positive(self, z: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the same points as ``z`` ``(..., d)`` with positive scales, and the gradients there."""
+        # A last 1 is the sign of -1, that is of no scale.
+        sign = np.where(np.concatenate([z, np.ones_like(z[..., :1])], axis=-1) < 0.0, -1.0, 1.0)
+        flip = sign[..., self.flips].prod(axis=-1)
+        return z * flip, gradient * flip
+
+    def with_sign(self, logarithm: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``v`` of logarithms ``(n, k)`` of scales, and the log determinants ``(n,)`` of the way back."""
+        s = np.exp(logarithm)
+        return np.arcsinh(s / c), (0.5 * np.log(s * s + c * c) - logarithm).sum(axis=1)
+
+    def as_logarithms(self, z: np.ndarray, gradient: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``z`` ``(..., d)`` with the logarithms of its positive scales, and gradients of its log density."""
+        z = z.copy()
+        gradient = gradient.copy()
+        v = z[..., self.signed]
+        gradient[..., self.signed] = np.tanh(v) * gradient[..., self.signed] + np.cosh(v) ** -2
+        with np.errstate(divide="ignore"):
+            z[..., self.signed] = np.log(c * np.sinh(v))
+        return z, gradient
+
+
+class Factor(NamedTuple):
+    r"""A packed Cholesky factor of a covariance (``LKJCholeskyCov``), sampled by sds and correlations.
+
+    It has ``n`` rows, and its first coordinate is ``begin``.  PyMC's coordinates ``x`` of a packed factor are its
+    elements below the diagonal and the logarithms of those on it: row ``i`` is the standard deviation times a unit
+    vector, so that near 0 all of a row shrinks together, which is a funnel.  Here row ``i`` has instead the logarithm
+    ``u`` of its standard deviation, in the diagonal's place, and of each element before the diagonal the ``y`` with
+    :math:`\sinh y_j = L_{ij} / L_{ii}` (of two elements the inverse hyperbolic tangent of the correlation):
+
+    .. math:: x_{ii} = u_i - \tfrac12 \log\Bigl(1 + \sum_j \sinh^2 y_{ij}\Bigr), \quad x_{ij} = e^{x_{ii}} \sinh y_{ij},
+       \quad \log\Bigl|\frac{\partial x}{\partial (u, y)}\Bigr| = \sum_i (i - 1)\, x_{ii} + \sum_{ij} \log\cosh y_{ij} .
+    """
+
+    begin: int
+    n: int
+
+    @property
+    def at(self) -> slice:
+        """Its coordinates."""
+        return slice(self.begin, self.begin + self.n * (self.n + 1) // 2)
+
+    @property
+    def scales(self) -> np.ndarray:
+        """Coordinates of the logarithms of its standard deviations."""
+        return self.begin + np.cumsum(np.arange(1, self.n + 1)) - 1
+
+    def split(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return indices of the diagonal and of the elements below it among the coordinates, and rows of the latter."""
+        row, column = np.tril_indices(self.n)
+        return np.flatnonzero(row == column), np.flatnonzero(row != column), row[row != column]
+
+    def to_x(self, xp: Any, coordinates: Any) -> tuple[Any, Any]:
+        """Return the model's coordinates of one factor, and the log determinant of the map.
+
+        ``coordinates`` ``(n (n + 1) / 2,)`` are ``u`` and ``y``, and ``xp`` is the namespace of NumPy, JAX or
+        PyTensor.
+        """
+        diagonal, below, row = self.split()
+        ratio = xp.sinh(coordinates[below])
+        log_diagonal = coordinates[diagonal] - 0.5 * xp.log1p(_by_row(ratio**2, row, self.n))
+        x = xp.concatenate([log_diagonal, xp.exp(log_diagonal[row]) * ratio])
+        log_det = (np.arange(self.n) * log_diagonal).sum() + xp.log(xp.cosh(coordinates[below])).sum()
+        return x[np.argsort(np.concatenate([diagonal, below]))], log_det
+
+    def from_x(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``u`` and ``y`` at the model's coordinates, a row a draw, and log determinants of :meth:`to_x`."""
+        diagonal, below, row = self.split()
+        out = x.copy()
+        log_diagonal = x[:, diagonal]
+        ratio = x[:, below] * np.exp(-log_diagonal[:, row])
+        out[:, below] = np.arcsinh(ratio)
+        out[:, diagonal] += 0.5 * np.log1p(_by_row(ratio.T**2, row, self.n).T)
+        return out, (np.arange(self.n) * log_diagonal).sum(axis=1) + 0.5 * np.log1p(ratio**2).sum(axis=1)
+
+
+def _by_row(values: Any, row: np.ndarray, n: int) -> Any:
+    """Return sums over the elements of each row, of values whose first axis is that of elements."""
+    return (values[:, None] * (row[:, None] == np.arange(n)).reshape(len(row), n, *[1] * (values.ndim - 1))).sum(axis=0)
+
 
 # The non-centring is learnt from at most so many draws, the newest.
 _MOST_DRAWS = 2000
@@ -235,7 +343,9 @@ class Structure:
 
         The third is the number of coordinates that change sign.
         """
-        yield from self._signs.mirrored(z, gradient)
+        for scale in self.signed:
+            flip = np.where((self._signs.flips == scale).any(axis=1), -1.0, 1.0)
+            yield z * flip, gradient * flip, int((flip < 0.0).sum())
 
     def without_sign(self, noncentring: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """Return parameters with which signed scales stay on one side, as logarithms, by a ``mask`` ``(k,)``."""

@@ -1,4 +1,4 @@
-"""Most checks of a verdict: each is a function of a run that returns a reason or None."""
+"""The checks of a verdict: each is a function of a run that returns a reason or None."""
 
 from __future__ import annotations
 
@@ -9,25 +9,35 @@ import numpy as np
 import pandas as pd
 from scipy.special import gammaincinv, ndtri
 
-from pmm_mcmc.diagnostics.convergence import nested, superchains_of
+from pmm_mcmc.diagnostics.convergence import nested, superchains_of, tail_index
 from pmm_mcmc.diagnostics.identity import fails, fails_on_average
+from pmm_mcmc.diagnostics.mode_search import OtherModes
 from pmm_mcmc.diagnostics.parameters import coordinate_of
 from pmm_mcmc.diagnostics.reading import harmless, two_errors
 from pmm_mcmc.diagnostics.statement import MORE, Reason, format_with_limit, reason_of_largest
-from pmm_mcmc.diagnostics.tails import tail_index
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
-from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, largest_t
+from pmm_mcmc.warmup.stein_identity import degrees_of_freedom, largest_t
 from pmm_mcmc.warmup.thresholds import THRESHOLDS as WARMUP
+
+if TYPE_CHECKING:
+    from pmm_mcmc.diagnostics.reading import Run
+from typing import TYPE_CHECKING, Any
+
+from pmm_mcmc.diagnostics.thresholds import SEARCH
+
+if TYPE_CHECKING:
+    from pmm_mcmc.diagnostics.reading import Run
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.reading import Run
 
 __all__ = [
-    "bias_of_mean", "bias_of_sd", "divergences", "equilibration", "errors_of_mean", "errors_of_sd", "few_draws",
-    "heavy_tails", "identity", "improper", "mcse_of_mean", "mcse_of_sd", "one_chain", "r_hat", "standstill",
-    "unbounded_bias_of_sd", "unknown_sds", "unmeasured", "unstable",
+    "bias_of_mean", "bias_of_sd", "divergences", "equilibration", "errors_of_mean", "errors_of_sd", "evidence",
+    "few_draws", "heavy_tails", "identity", "improper", "labels", "ladder_description", "mcse_of_mean",
+    "mcse_of_sd", "modes", "one_chain", "r_hat", "restarts", "standstill", "unbounded_bias_of_sd",
+    "unfinished_search", "unknown_sds", "unmeasured", "unstable", "unvisited_mode",
 ]  # fmt: skip
-
 
 # r_hat from which separate modes are named before more draws: at 1.73 these would have been 80 times as many.
 _APART = 1.5
@@ -416,3 +426,121 @@ def unmeasured(run: Run) -> Reason | None:
     text = "the corrected mean of {label} is known to {value} % of a posterior sd only, limit {limit} %"
     limit = 2.0 * THRESHOLDS.mcse  # as much as two standard errors of a plain mean may be
     return reason_of_largest("unmeasured", text, MORE, errors, limit, digits=0, percent=True)
+
+
+_LADDER = "use pmm.temper(), which moves between modes"
+
+
+def modes(run: Run) -> Reason | None:
+    """Return a reason if modes that no chain visits have a hundredth of the mass of theirs."""
+    others = OtherModes.of(run.findings.get("modes", {}))
+    if not others.ratio > THRESHOLDS.mass or not unvisited_mode(run):
+        return None
+    remedy = f"reparametrise so that there is one mode, or {_LADDER}"
+    if others.position is None:
+        remedy = "reparametrise, or try pmm.temper(), whose verdict looks there too"
+    if "restart" in run.stats:
+        remedy = "take more chains, or a reference from which that mode is met"
+    return Reason("modes", f"{unvisited_mode(run)}, limit 1 %", remedy, None, others.mass, THRESHOLDS.mass)
+
+
+def unfinished_search(run: Run) -> Reason | None:
+    """Return a reason if the search for other modes has no answer."""
+    others = OtherModes.of(run.findings.get("modes", {}))
+    if not others.undecided or others.mass > 0.0:
+        return None
+    return Reason("search", f"other modes were looked for without an answer: {others.undecided}", _LADDER)
+
+
+def labels(run: Run) -> Reason | None:
+    """Return a reason if labels may be exchanged, or signs are free, in draws that are not relabelled."""
+    if not run.labels:
+        return None
+    exchanges = "; ".join(exchange.words for exchange in run.labels)
+    text = f"{exchanges}: single components mean nothing as they are drawn"
+    labelled = any(not exchange.signs for exchange in run.labels)
+    remedy = "order them (transform=ordered), or" if labelled else "fix it in the model, or"
+    return Reason("labels", text, f"{remedy} summarise pmm.relabel(dt)", next(iter(run.labels[0].axes)))
+
+
+def _is_visited(run: Run, others: OtherModes) -> bool:
+    """Return whether draws are in a mode that a ladder's search met before them.
+
+    They are if they are less than half as far away as the others, in the coordinate in which it is furthest away.
+    """
+    if others.position is None or run.position is None:
+        return False
+    distance = np.abs(run.position[..., others.coordinate] - others.position[others.coordinate])
+    share = (distance < 0.5 * np.quantile(distance, 0.9)).mean()
+    return bool(share > SEARCH.visited * others.mass)
+
+
+def unvisited_mode(run: Run) -> str:
+    """Return words for the modes that no chain visits, empty if there are none."""
+    others = OtherModes.of(run.findings.get("modes", {}))
+    if not others.mass > 0.0 or (run.ladder is not None and _is_visited(run, others)):
+        return ""
+    share = "nearly all of the mass" if others.mass > 0.99 else f"about {100.0 * others.mass:.2g} % of the mass"
+    if others.position is None:
+        return f"{share} is where there is no draw, around the chains"
+    where = ""
+    label = others.name if run.position is None else run.closest_parameter(run.position, others.coordinate)
+    if label:
+        side = "above" if others.offset > 0.0 else "below"
+        where = f", {abs(others.offset):.2g} sd {side} theirs in {label},"
+    return f"chains do not move to another mode{where} that has {share}"
+
+
+def restarts(run: Run) -> Reason | None:
+    """Return a reason if too few chains came from the reference to the posterior, or to one of its modes."""
+    weight = _weights(run.ladder)
+    reached = run.ladder["mode_restarts"].values[: len(weight)]
+    count = int(run.ladder["restarts"])
+    limit = THRESHOLDS.restarts
+    text = f"{count} chains came from the reference to the posterior, limit {limit}: weights of modes are open"
+    if count >= limit and len(weight) > 1:
+        fewest = int(reached.argmin())
+        count = int(reached[fewest])
+        limit = THRESHOLDS.restarts_of_mode
+        text = f"the mode of weight {weight[fewest]:.2g} was reached from the reference {count} times, limit {limit}"
+    return Reason("ladder", text, MORE, None, float(count), limit) if count < limit else None
+
+
+def evidence(run: Run) -> Reason | None:
+    """Return a reason if estimates of the log evidence, forward and backward, contradict each other."""
+    gap = float(run.ladder["forward_minus_backward"])
+    # The reference may be the posterior itself: then all differences are rounding.
+    rounding = 1e-9 * max(1.0, abs(float(run.ladder["log_evidence"])))
+    error = max(float(run.ladder["forward_minus_backward_se"]), rounding)
+    if not abs(gap) > THRESHOLDS.evidence_gap * error:
+        return None
+    text = (
+        f"log evidence forward and backward differ by {abs(gap):.2g} (error {error:.2g}), limit "
+        f"{THRESHOLDS.evidence_gap:g} errors: neighbouring temperature levels have not met the same places"
+    )
+    return Reason("ladder", text, MORE, None, abs(gap) / error, THRESHOLDS.evidence_gap)
+
+
+def ladder_description(ladder: Any, trusted: bool) -> str:
+    """Return words for what a ladder has measured; none without a ladder."""
+    if ladder is None:
+        return ""
+    weight = _weights(ladder)
+    errors = ladder["mode_weight_se"].values
+    log_evidence = float(ladder["log_evidence"])
+    error = float(ladder["log_evidence_se"])
+    places = int(np.clip(-np.floor(np.log10(max(error, 1e-9))), 2, 6))
+    count = int(ladder["restarts"])
+    text = f" Ladder: log evidence {log_evidence:.{places}f} (error {error:.{places}f}), {count} restarts"
+    if len(weight) > 1:
+        shown = ", ".join(f"{w:.2g} (error {se:.1g})" for w, se in zip(weight[:6], errors, strict=False))
+        text += f", {len(weight)} modes of weights {shown}" + ", ..." * (len(weight) > 6)
+    elif len(weight):
+        text += ", one mode" + ": a run without a ladder would do" * trusted
+    return f"{text}."
+
+
+def _weights(ladder: Any) -> np.ndarray:
+    """Return the weights of the modes."""
+    weight = np.asarray(ladder["mode_weight"].values)
+    return weight[np.isfinite(weight)]

@@ -36,9 +36,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.coordinates.scale import MOST_DENSE, affine_scale
+from pmm_mcmc.coordinates.affine import MOST_DENSE, affine_scale
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
-from pmm_mcmc.warmup.standard_errors import batch_means, between_pieces, count_pieces
+from pmm_mcmc.warmup.stein_identity import batch_means, between_pieces, count_pieces
 
 __all__ = ["Corrected", "Fold", "Folds", "corrected", "count_virial_terms", "own_terms", "uncorrected"]
 

@@ -13,11 +13,10 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import fdtri
 
-from pmm_mcmc.coordinates.scale import MOST_DENSE, affine_scale
+from pmm_mcmc.coordinates.affine import MOST_DENSE, affine_scale
 from pmm_mcmc.diagnostics.convergence import mcse_of_means
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
-from pmm_mcmc.warmup.standard_errors import largest_t
-from pmm_mcmc.warmup.stein_identity import Identity, stein_identity
+from pmm_mcmc.warmup.stein_identity import Identity, largest_t, stein_identity
 from pmm_mcmc.warmup.thresholds import THRESHOLDS as WARMUP
 
 __all__ = ["fails", "fails_as_at_an_edge", "fails_on_average", "identity_of", "whitened_identity"]

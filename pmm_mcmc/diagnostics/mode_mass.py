@@ -22,20 +22,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import gammaln
 
-from pmm_mcmc.diagnostics.search_thresholds import SEARCH
+from pmm_mcmc.diagnostics.thresholds import SEARCH
 from pmm_mcmc.langevin.lanczos import spectrum
 from pmm_mcmc.warmup.ascent import Density
 
 __all__ = [
-    "Maximum",
-    "Weighed",
-    "chain_mass",
-    "distinct",
-    "follows_gradient",
-    "log_determinant",
-    "slab_mass",
+    "Maximum", "Weighed", "chain_mass", "distinct", "follows_gradient", "log_determinant", "slab_mass",
     "weighed",
-]
+]  # fmt: skip
 
 # Log densities ``(n,)`` at positions ``(n, d)``.
 Value = Callable[[np.ndarray], np.ndarray]

@@ -13,20 +13,21 @@ import pandas as pd
 import xarray as xr
 
 from pmm_mcmc.diagnostics.control_variates import Folds, corrected, uncorrected
-from pmm_mcmc.diagnostics.convergence import convergence
+from pmm_mcmc.diagnostics.convergence import convergence, tail_index
 from pmm_mcmc.diagnostics.identity import fails_as_at_an_edge, identity_of, whitened_identity
 from pmm_mcmc.diagnostics.labels import FINDINGS, Exchange, highest, labels_of, relabelled
 from pmm_mcmc.diagnostics.parameters import Parameters, checked, coordinate_of
 from pmm_mcmc.diagnostics.statement import ADJUST
-from pmm_mcmc.diagnostics.tails import tail_index
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.gaussian_law import variance_error
-from pmm_mcmc.warmup.standard_errors import between_pieces, count_pieces, degrees_of_freedom, poisson_limit
-from pmm_mcmc.warmup.stein_identity import Identity
+from pmm_mcmc.warmup.stein_identity import Identity, between_pieces, count_pieces, degrees_of_freedom, poisson_limit
 
-__all__ = ["BIASES", "FINDINGS", "Run", "harmless", "read", "table_of", "two_errors"]
+__all__ = ["BIASES", "FINDINGS", "NONCENTRING", "WORDS", "Run", "harmless", "read", "table_of", "two_errors"]
 
+# Attributes of a result: the numbers of the non-centring, and what is non-centred, in words.
+NONCENTRING = "noncentring"
+WORDS = "reparametrisation"
 # Columns of ``pmm.summary(dt, kind="bias")``.
 BIASES = (
     "mean", "mcse", "mean_cv", "mcse_cv", "bias", "bias_se", "bias_sd_units",

@@ -12,10 +12,19 @@ from typing import Any
 import numpy as np
 
 from pmm_mcmc.diagnostics import checks
-from pmm_mcmc.diagnostics.checks import errors_of_sd, few_draws, unknown_sds
-from pmm_mcmc.diagnostics.ladder import evidence, ladder_description, restarts
+from pmm_mcmc.diagnostics.checks import (
+    errors_of_sd,
+    evidence,
+    few_draws,
+    labels,
+    ladder_description,
+    modes,
+    restarts,
+    unfinished_search,
+    unknown_sds,
+    unvisited_mode,
+)
 from pmm_mcmc.diagnostics.necks import neck
-from pmm_mcmc.diagnostics.other_modes import labels, modes, unfinished_search, unvisited_mode
 from pmm_mcmc.diagnostics.reading import Run, read
 from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, verdict_of
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS

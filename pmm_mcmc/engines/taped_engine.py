@@ -11,9 +11,9 @@ import numpy as np
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, Ensemble, TunedParameters, evaluated_at
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.model.bad_terms import CHECKS
+from pmm_mcmc.model.checks import CHECKS
 from pmm_mcmc.model.pytensor_density import PyTensorDensity
-from pmm_mcmc.model.user_density import PointerDensity
+from pmm_mcmc.model.user_density import LogDensity
 from pmm_mcmc.tape import loop
 from pmm_mcmc.tape.build import Tape, Unsupported, address_of
 from pmm_mcmc.tape.density import TapedDensity
@@ -131,7 +131,7 @@ def engine_of(
         return NumbaEngine.of(arguments, density, threads)
 
 
-def c_engine_of(arguments: MethodArguments, density: PointerDensity, threads: int) -> NumbaEngine:
+def c_engine_of(arguments: MethodArguments, density: LogDensity, threads: int) -> NumbaEngine:
     """Return the engine of a C function, which a tape calls where variables of it are non-centred."""
     composed = density.composed
     if composed is None:

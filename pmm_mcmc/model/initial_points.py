@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.model.building import building
-from pmm_mcmc.model.model_cache import model_cache, state_of
+from pmm_mcmc.model.functions import building, model_cache, state_of
 
 __all__ = [
     "INITIAL",

@@ -11,6 +11,9 @@ passed as a table of addresses and shapes, read before every run, so that ``pm.s
 from __future__ import annotations
 
 import inspect
+import logging
+import sys
+import traceback
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -20,9 +23,18 @@ import numpy as np
 from llvmlite import ir
 from numba import carray, cfunc, types
 from numba.core.cgutils import unpack_tuple, voidptr_t
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
+from pytensor.compile.mode import Mode, get_mode
+from pytensor.graph.rewriting.basic import in2out, node_rewriter
+from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
+from pytensor.tensor.math import Dot
 
-__all__ = ["SIGNATURE", "address_table", "as_pointer", "call_native", "native_function"]
+from pmm_mcmc.coordinates.numba_op import version_of
+
+__all__ = [
+    "SIGNATURE", "Product", "address_table", "as_pointer", "call_native", "means_something", "native_function",
+    "numba_mode",
+]  # fmt: skip
 
 _DOUBLES = types.CPointer(types.float64)
 # (position, evaluation to fill, table of data addresses and shapes, number of coordinates) -> log density, NaN on
@@ -152,3 +164,84 @@ def address_table(shared: Sequence[np.ndarray]) -> np.ndarray:
     table = np.array(entries or [0], dtype=np.int64)
     weakref.finalize(table, list, shared).atexit = False
     return table
+
+
+def means_something(record: logging.LogRecord) -> bool:
+    """Whether PyTensor's log of a rewrite's failure is not that of ``local_subtensor_merge_slice``.
+
+    It merges ``x[a:b][i]`` with ``i`` in a byte, as PyTensor stores small integers: with NumPy 2 the difference of
+    ``b`` and that byte is an error where ``b`` is above 127.  The graph stays as it is.
+    """
+    error = sys.exc_info()[1]  # which is handled while it is logged
+    if not isinstance(error, OverflowError):
+        return True
+    return traceback.extract_tb(error.__traceback__)[-1].name != "merge_two_slices"
+
+
+logging.getLogger("pytensor.graph.rewriting.basic").addFilter(means_something)
+
+_VERSION = version_of(sys.modules[__name__])
+
+
+class Product(Dot):
+    """``x @ y`` of two matrices; ``row`` and ``column`` say that ``x`` has one row, ``y`` one column.
+
+    PyTensor's own reads matrices of any strides in place.  Its code takes numba some ten seconds of a model's first
+    compilation for each pair of layouts; ``np.dot`` takes a third of a second and copies a matrix that is not
+    contiguous (``benchmarks/frozen/cold_start.txt``).
+    """
+
+    __props__ = ("row", "column")
+
+    def __init__(self, row: bool, column: bool):
+        self.row = row
+        self.column = column
+
+
+# Without annotations: numba compares the arguments of both.
+def _contiguous(x):
+    return np.ascontiguousarray(x)
+
+
+@overload(_contiguous)
+def _contiguous_of_layout(x):
+    if x.layout == "A":
+        return lambda x: np.ascontiguousarray(x)
+    return lambda x: x
+
+
+@register_funcify_default_op_cache_key(Product)
+def _numba(op: Product, node: Any, **options: Any) -> tuple[Any, int]:
+    if op.column:
+
+        @numba_njit
+        def product(x, y):
+            return np.expand_dims(np.dot(_contiguous(x), _contiguous(y[:, 0])), 1)
+
+    elif op.row:
+
+        @numba_njit
+        def product(x, y):
+            return np.expand_dims(np.dot(_contiguous(x[0]), _contiguous(y)), 0)
+
+    else:
+
+        @numba_njit
+        def product(x, y):
+            return np.dot(_contiguous(x), _contiguous(y))
+
+    return product, _VERSION
+
+
+@node_rewriter([Dot])
+def _light(fgraph: Any, node: Any) -> Any:
+    x, y = (each.type for each in node.inputs)
+    if type(node.op) is not Dot or x.dtype != y.dtype or x.dtype not in ("float32", "float64"):
+        return None
+    return [Product(x.shape[0] == 1, y.shape[1] == 1)(*node.inputs)]
+
+
+def numba_mode() -> Mode:
+    """Return PyTensor's numba mode with :class:`Product` in place of its own product."""
+    # After all rewrites of PyTensor, which look for its own.
+    return get_mode("NUMBA").register((in2out(_light, name="light_products"), 1000.0))

@@ -14,6 +14,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Constant
+from pytensor.graph.op import Op
 from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.rewriting.basic import EquilibriumGraphRewriter, node_rewriter
 from pytensor.graph.rewriting.utils import rewrite_graph
@@ -21,21 +22,17 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import Split
 from pytensor.tensor.shape import Shape
 
-from pmm_mcmc.coordinates import elementwise
-from pmm_mcmc.coordinates.child import Child, parameter_slices
+from pmm_mcmc.coordinates.child import Child, element_to_x, parameter_slices
 from pmm_mcmc.coordinates.groups import noncentred_groups
-from pmm_mcmc.coordinates.signs import Signs
-from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.coordinates.structure import Signs, Structure
 from pmm_mcmc.coordinates.walk import noncentred_walk
-from pmm_mcmc.model.bad_terms import CHECKS
-from pmm_mcmc.model.families import Law
-from pmm_mcmc.model.hierarchy import Hierarchy, read_hierarchy
-from pmm_mcmc.model.interpreted import python_function
-from pmm_mcmc.model.pytensor_density import Layout, PyTensorDensity
+from pmm_mcmc.model.checks import CHECKS
+from pmm_mcmc.model.functions import building, python_function
+from pmm_mcmc.model.hierarchy import ChildVariable, Hierarchy, Law, read_hierarchy
+from pmm_mcmc.model.pytensor_density import Layout, PyTensorDensity, SplitDensity, concatenate
 from pmm_mcmc.model.signed_scales import signed_scales
-from pmm_mcmc.model.split_density import SplitDensity, concatenate
 
-__all__ = ["composed", "noncentred_density"]
+__all__ = ["noncentred_density", "noncentred_op"]
 
 
 def noncentred_density(
@@ -72,6 +69,19 @@ def noncentred_density(
     return composed(hierarchy, signs, layout, density)
 
 
+@building()
+def noncentred_op(
+    value_and_gradient: Op, shapes: Mapping[Any, tuple[int, ...]], children: Sequence[ChildVariable]
+) -> PyTensorDensity:
+    """Return the density of variables, of which the children are non-centred, from an operation on their vector."""
+    blocks = list(shapes)
+    logp, gradient = value_and_gradient(concatenate(blocks))
+    density = SplitDensity(blocks, logp, SplitDensity(blocks, logp, []).cut(gradient))
+    d = int(gradient.type.shape[0])
+    hierarchy = Hierarchy(shapes, list(children), [], density.flat(), np.zeros(d))
+    return composed(hierarchy, Signs.none(d), (), density)
+
+
 def composed(hierarchy: Hierarchy, signs: Signs, layout: Layout, density: SplitDensity) -> PyTensorDensity:
     """Compose a hierarchy into a log density of its variables."""
     flat = density.flat()
@@ -94,7 +104,7 @@ def composed(hierarchy: Hierarchy, signs: Signs, layout: Layout, density: SplitD
         log_det = log_det + of_child
     x_blocks = [values[var].ravel().astype(flat.dtype) for var in vars]
     lp_x, of_x = density.at(x_blocks)
-    # By blocks first: see pmm_mcmc.model.split_density.
+    # By blocks first: see pmm_mcmc.model.pytensor_density.
     gradient = concatenate(_pull_back(list(p_blocks.values()), x_blocks, log_det, of_x))
     if len(signs.signed):
         (gradient,) = _pull_back([z], [p], of_signs, [gradient])
@@ -131,7 +141,7 @@ def _child_to_x(child: Child, law: Law, a: Any, h: Any, z: Any) -> tuple[Any, An
     mu = law.location
     L = law.scale
     if child.kind == "elementwise":
-        x, B = elementwise.to_x(pt, mu, L, a, h, z)
+        x, B = element_to_x(pt, mu, L, a, h, z)
         return x, (pt.log(L) - 0.5 * pt.log(B)).sum()
     if child.kind == "walk":
         return noncentred_walk(law.rho, L**2, mu, a, h, z)

@@ -1,34 +1,46 @@
-"""Outputs of a pytensor graph at many flat positions, with or without JAX.
+"""Variables, dims and data of a PyMC model at many flat positions, as PyMC and ArviZ make them, with or without JAX.
 
 **Without JAX** the graph of one draw gets a batch dimension and runs operation by operation in NumPy.  A graph whose
 operations would be Python loops over draws (scans, batches of small matrices) is compiled by numba for one draw
 instead.
 
-Names that pytensor or JAX do not document or may move, here and in :mod:`pmm_mcmc.model.interpreted`:
+Names that pytensor or JAX do not document or may move, here and in :mod:`pmm_mcmc.model.functions`:
 ``pytensor.graph.replace.vectorize_graph``, ``pytensor.tensor.rewriting.ofg.inline_ofg_node``, ``Blockwise.core_op`` and
 ``batch_ndim``, ``function.vm.storage_map`` of the Python linker and ``function.vm.jit_fn`` of the JAX linker;
-``jax.config.values``, and ``__wrapped__`` of what ``jax.jit`` returns.  ``tests/model/test_outputs.py`` fails first if
-one of them moves.
+``jax.config.values``, and ``__wrapped__`` of what ``jax.jit`` returns.  Of PyMC: ``Model.unobserved_value_vars``,
+``pymc.util.get_default_varnames``, ``pymc.backends.arviz.coords_and_dims_for_inferencedata``, ``find_observations`` and
+``find_constants``, ``pymc.pytensorf.join_nonshared_inputs``, and the rewrites ``local_check_parameter_to_ninf_switch``
+and ``local_remove_check_parameter``.  ``tests/model/test_outputs.py`` fails first if one of them moves.
 """
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pymc as pm
 import pytensor
+import pytensor.tensor as pt
+from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants, find_observations
+from pymc.pytensorf import join_nonshared_inputs
+from pymc.util import get_default_varnames
 from pytensor.graph.op import HasInnerGraph
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.random.type import RandomType
 
-from pmm_mcmc.model.interpreted import batched_function, in_numpy, python_function
-from pmm_mcmc.model.products import numba_mode
-from pmm_mcmc.model.result_tree import in_blocks
+from pmm_mcmc.model.functions import batched_function, building, in_numpy, model_cache, python_function, state_of
+from pmm_mcmc.model.initial_points import flat_position
+from pmm_mcmc.model.native import numba_mode
+from pmm_mcmc.model.pymc_density import flat_layout
+from pmm_mcmc.model.result_tree import ResultTree, flat_names, in_blocks
 
-__all__ = ["ManyDraws", "is_length", "jax_function"]
+__all__ = ["coords_and_dims", "is_length", "jax_function", "model_layout"]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -232,3 +244,58 @@ def _same_in_any_place(batched: Callable[[np.ndarray], list[np.ndarray]], start:
         if any(one[order].tobytes() != new.tobytes() for one, new in zip(values, again, strict=True)):
             return False
     return True
+
+
+def coords_and_dims(model: pm.Model) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """Return the model's current coordinates by dimension, and dimensions by variable."""
+    return coords_and_dims_for_inferencedata(model)
+
+
+def _data_of(model: pm.Model) -> dict[str, dict[str, Any]]:
+    """Return the data groups that PyMC adds to a result."""
+    constant = find_constants(model)
+    return {"observed_data": find_observations(model), **({"constant_data": constant} if constant else {})}
+
+
+def _outputs_of(model: pm.Model) -> dict[str, Any]:
+    """Return free variables on their own scale, then deterministics, by name, as graphs of the value variables."""
+    named = {var.name: var for var in model.unobserved_value_vars}
+    outputs = {name: named[name] for name in get_default_varnames(list(named), include_transformed=False)}
+    for name, graph in outputs.items():
+        if any(isinstance(node.type, RandomType) for node in ancestors([graph])):
+            raise ValueError(
+                f"{name} is random: it depends on a draw that the sampler does not make. Leave it out of the model and "
+                "add it afterwards with pm.sample_posterior_predictive"
+            )
+    return {name: pt.as_tensor(graph, allow_xtensor_conversion=True) for name, graph in outputs.items()}
+
+
+def model_layout(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], backend: str = "numba") -> ResultTree:
+    """Return the map from flat positions to the variables of a PyMC model.
+
+    ``vars`` are its value variables in flat order, and an initial point gives their shapes; ``backend`` is ``"jax"``,
+    or ``"numba"`` for evaluation without JAX.  The functions of the draws are compiled here and cached with the model.
+    Data are read when they are used, so that ``pm.set_data`` takes effect; where it changes a shape, build a new
+    layout.
+    """
+    point = {name: np.asarray(value) for name, value in point.items()}
+    layout = flat_layout(vars, point)
+    key = backend, state_of(model, vars), layout, model.check_bounds
+    start = flat_position(point, vars)
+    compiled: dict[tuple, ManyDraws] = model_cache(model, "outputs")
+    if key in compiled:
+        compiled[key].measure(start)
+    else:
+        outputs = _outputs_of(model)
+        joined, flat = join_nonshared_inputs(point=point, outputs=list(outputs.values()), inputs=list(vars))
+        # Checks of parameters become values: one draw out of range must not raise for a whole block.
+        check = "local_check_parameter_to_ninf_switch" if model.check_bounds else "local_remove_check_parameter"
+        include = (
+            "minimum_compile", "inline_ofg_expansion", "canonicalize", "stabilize", check, "local_remove_all_assert"
+        )  # fmt: skip
+        # Inner graphs are not compiled: compiled ones may work in place, and could not be inlined later.
+        with building():
+            graphs = rewrite_graph(joined, include=include, exclude=("compile_inner_graph",), clone=True)
+        compiled[key] = ManyDraws(flat, dict(zip(outputs, graphs, strict=True)), backend, start)
+    names = flat_names([(name, shape) for name, shape, *_ in layout])
+    return ResultTree(names, compiled[key], lambda: coords_and_dims(model), lambda: _data_of(model))

@@ -15,14 +15,11 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
 
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.model.bad_terms import refuse_what_does_not_fit
-from pmm_mcmc.model.building import building
-from pmm_mcmc.model.checks import check_free
+from pmm_mcmc.model.checks import check_free, refuse_what_does_not_fit
+from pmm_mcmc.model.functions import building, model_cache, state_of
 from pmm_mcmc.model.initial_points import flat_position, initial_point
-from pmm_mcmc.model.model_cache import model_cache, state_of
 from pmm_mcmc.model.noncentred_density import noncentred_density
-from pmm_mcmc.model.pytensor_density import Layout, PyTensorDensity
-from pmm_mcmc.model.split_density import SplitDensity
+from pmm_mcmc.model.pytensor_density import Layout, PyTensorDensity, SplitDensity
 
 __all__ = [
     "build_log_density",

@@ -3,7 +3,7 @@
 A scale may have a sign where the log density of ``z`` is then a smooth function across 0.  Values at a few positions
 decide, whatever graph computes them.  Of a scale of children:
 
-- Its prior is of a family in :data:`pmm_mcmc.model.families.SIGNED`.
+- Its prior is of a family in :data:`pmm_mcmc.model.hierarchy.SIGNED`.
 - Every child whose scale vanishes with it has symmetric noise, and a scale that is proportional to it near 0.
 - If it is one of several standard deviations, the correlations with it change sign too, and their prior is symmetric.
 
@@ -27,9 +27,8 @@ from typing import Any
 import numpy as np
 import pymc as pm
 
-from pmm_mcmc.coordinates.signs import Signs
-from pmm_mcmc.model.families import SIGNED, family_of
-from pmm_mcmc.model.hierarchy import Hierarchy
+from pmm_mcmc.coordinates.structure import Signs
+from pmm_mcmc.model.hierarchy import SIGNED, Hierarchy, family_of
 
 __all__ = ["signed_scales"]
 

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.model.c_function import CFunction, native
-from pmm_mcmc.model.c_hierarchy import noncentred_function
-from pmm_mcmc.model.children import not_centred
-from pmm_mcmc.model.hierarchy import ChildVariable
 from pmm_mcmc.model.pytensor_density import PyTensorDensity
 from pmm_mcmc.model.result_tree import ResultTree
-from pmm_mcmc.model.stan import stan_children, stan_function, stan_layout, stan_program, stan_start
 
-__all__ = ["LogDensity", "PointerDensity", "check_ndim"]
+__all__ = ["LogDensity", "check_ndim"]
 
 
 class LogDensity:
@@ -34,7 +27,10 @@ class LogDensity:
         The map from positions to the variables of the result.
     """
 
+    # What runs it, "jax" or "numba"; whether several threads may; its graph, which a tape runs, where it has one.
     runs_on = ""
+    thread_safe = False
+    composed: PyTensorDensity | None = None
 
     def __init__(self, d: int):
         self.d = d
@@ -135,7 +131,7 @@ class LogDensity:
         >>> density.d
         5
         """
-        from pmm_mcmc.model.numpyro_density import numpyro_density
+        from pmm_mcmc.doors.numpyro import numpyro_density
 
         return numpyro_density(model, args, kwargs)
 
@@ -185,10 +181,9 @@ class LogDensity:
         >>> pmm.LogDensity.from_pointer(normal, 3, thread_safe=True).d
         3
         """
-        check_ndim(ndim, "the function")
-        if not isinstance(thread_safe, bool | np.bool_):
-            raise ValueError(f"thread_safe={thread_safe!r}: must be True or False")
-        return PointerDensity(CFunction.of_pointer(address, data), int(ndim), bool(thread_safe))
+        from pmm_mcmc.doors.c_function import pointer_density
+
+        return pointer_density(address, ndim, data, thread_safe)
 
     @staticmethod
     def from_stan(program: Any, data: Any = None, children: Any = None) -> LogDensity:
@@ -230,8 +225,9 @@ class LogDensity:
         >>> density.d
         5
         """
-        model, code = stan_program(program, data)
-        return _of_stan(model, children, code)
+        from pmm_mcmc.doors.stan import stan_density, stan_program
+
+        return stan_density(*stan_program(program, data), children)
 
     @staticmethod
     def from_bridgestan(model: Any, children: Any = None) -> LogDensity:
@@ -258,7 +254,9 @@ class LogDensity:
             If ``model`` is no such object, or has no parameters; if a child is no parameter without bounds, or its
             location or scale is not such an expression.
         """
-        return _of_stan(model, children, "")
+        from pmm_mcmc.doors.stan import stan_density
+
+        return stan_density(model, "", children)
 
     def noncentred(self, choices: Mapping[str, str] | None) -> LogDensity:
         """Return the density non-centred by the ``choices``, one object for each of them, or this one for None."""
@@ -269,7 +267,11 @@ class LogDensity:
             )
         if choices is None:
             return self
-        fixed = not_centred(self.children, choices)
+        for name in choices:
+            if name not in self.children:
+                names = ", ".join(self.children)
+                raise ValueError(f"reparametrise: {name!r} is none of the children of the LogDensity: {names}")
+        fixed = {n: choices.get(n) == "noncentred" for n in self.children if choices.get(n) != "centred"}
         key = tuple(fixed.items())
         if fixed and key not in self._noncentred:
             self._noncentred[key] = self._composed(fixed)
@@ -278,67 +280,6 @@ class LogDensity:
     def _composed(self, fixed: Mapping[str, bool]) -> LogDensity:
         """Return the density with these children non-centred, which may be fixed to be fully so."""
         raise NotImplementedError
-
-
-class PointerDensity(LogDensity):
-    """A C function as a log density, in the form that the numba engine takes.
-
-    Attributes
-    ----------
-    shapes : dict
-        Variables whose values are the vector, in their order, with their shapes.
-    composed : PyTensorDensity or None
-        The density of which children are non-centred, for a tape.
-    """
-
-    runs_on = "numba"
-    children: Mapping[str, ChildVariable]
-
-    def __init__(self, function: CFunction, d: int, thread_safe: bool):
-        super().__init__(d)
-        self.thread_safe = thread_safe
-        self.explain = function.explain
-        self.structure = Structure.identity(d)
-        self.width = d
-        self.shapes: Mapping[Any, tuple[int, ...]] = {}
-        self.composed: PyTensorDensity | None = None
-        self._called = function
-
-    def _composed(self, fixed: Mapping[str, bool]) -> LogDensity:
-        density = copy.copy(self)
-        chosen = [(self.children[name], is_fixed) for name, is_fixed in fixed.items()]
-        children = [v._replace(child=v.child._replace(fixed=is_fixed)) for v, is_fixed in chosen]
-        density.composed = noncentred_function(self._called, self.shapes, children)
-        return density
-
-    def function(self, output: str) -> Any:
-        """Return the C function of the engine's signature, for end points and midpoints alike."""
-        return native()
-
-    def table(self, output: str, density_parameters: np.ndarray | None = None) -> np.ndarray:
-        """Return the addresses that it reads: of the user's function and its data."""
-        return self._called.table
-
-
-def _of_stan(model: Any, children: Any, code: str) -> LogDensity:
-    density = PointerDensity(*stan_function(model))
-    density.layout = stan_layout(model)
-    density.start = stan_start(model)
-    hierarchy = stan_children(model, children, code)
-    if hierarchy is not None:
-        density.shapes = hierarchy.shapes
-        density.children = hierarchy.children
-    of_function = density.explain
-
-    def explain(x: np.ndarray) -> str:
-        try:
-            model.log_density_gradient(x)
-        except RuntimeError as error:
-            return str(error)
-        return of_function(x)
-
-    density.explain = explain
-    return density
 
 
 def check_ndim(ndim: Any, taker: str) -> None:

@@ -10,12 +10,9 @@ from typing import Any
 import numpy as np
 
 from pmm_mcmc.engines.arguments import MethodArguments, check_choice
-from pmm_mcmc.model.user_density import LogDensity, PointerDensity
+from pmm_mcmc.model.user_density import LogDensity
 
-__all__ = [
-    "Jax", "backend_of", "check_count", "cores", "group_of", "jax_engine", "platforms",
-    "threads_of",
-]  # fmt: skip
+__all__ = ["Jax", "backend_of", "check_count", "cores", "group_of", "jax_engine", "platforms", "threads_of"]
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,7 @@ def backend_of(model: Any, backend: str) -> str:
     return model.runs_on
 
 
-def threads_of(threads: int | None, density: PointerDensity) -> int:
+def threads_of(threads: int | None, density: LogDensity) -> int:
     """Return the number of threads that may call a C function."""
     if density.thread_safe:
         return threads or cores()

@@ -8,11 +8,48 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.run.chunks import Groups
+from pmm_mcmc.run.signals import StopRequest
 
-__all__ = ["Driver", "FinishedChunk", "StopSampling", "Stopped"]
+__all__ = ["Driver", "FinishedChunk", "Gathered", "Groups", "StopSampling"]
 
-Stopped = Callable[[], bool]
+Groups = dict[str, dict[str, np.ndarray]]
+
+
+class Gathered:
+    """Arrays of ``rows`` draws of all ``chains``, filled with draws of some chains at a time, or of all one by one.
+
+    What is not filled takes no memory.
+    """
+
+    def __init__(self, chains: int, rows: int):
+        self._shape = chains, rows
+        self.groups: Groups = {}
+        self.done = 0
+
+    def append(self, groups: Groups) -> None:
+        """Append draws of all chains."""
+        self.put(slice(None), self.done, groups)
+        self.done += max((values.shape[1] for arrays in groups.values() for values in arrays.values()), default=0)
+
+    def put(self, chains: slice, start: int, groups: Groups) -> None:
+        """Insert arrays ``(chain, n, ...)`` of some chains, from draw ``start`` on."""
+        for group, arrays in groups.items():
+            destination = self.groups.setdefault(group, {})
+            for name, values in arrays.items():
+                if values.shape[:2] == self._shape:
+                    destination[name] = values
+                    continue
+                if name not in destination:
+                    destination[name] = np.empty((*self._shape, *values.shape[2:]), values.dtype)
+                destination[name][chains, start : start + values.shape[1]] = values
+
+    def upto(self, rows: int) -> Groups:
+        """Return the first ``rows`` draws of all chains."""
+        if rows == self._shape[1]:
+            return self.groups
+        return {
+            group: {name: values[:, :rows] for name, values in arrays.items()} for group, arrays in self.groups.items()
+        }
 
 
 class StopSampling(Exception):
@@ -71,11 +108,8 @@ class Driver:
         self.processes = processes
         self._callback = callback
 
-    def phase(self) -> Callable[[Stopped], FinishedChunk | None] | None:
-        """Return the function that advances the present phase by a chunk; None after the last.
-
-        The function returns None where there is nothing to record.
-        """
+    def advance(self, stopped: StopRequest) -> FinishedChunk | None:
+        """Advance the present phase by a chunk; return it, None where there is nothing to record."""
         raise NotImplementedError
 
     @property
@@ -83,10 +117,14 @@ class Driver:
         """Whether all draws are made."""
         raise NotImplementedError
 
-    def go(self, stopped: Stopped) -> bool:
+    def over(self) -> bool:
+        """Return whether the draws are enough: all are made, or fewer will do."""
+        return self.ended
+
+    def go(self, stopped: StopRequest) -> bool:
         """Run to the end, or until ``stopped()``, asked several times a second; return whether the end was reached."""
-        while (advance := self.phase()) is not None:
-            chunk = advance(stopped)
+        while not self.over():
+            chunk = self.advance(stopped)
             stop = False
             if chunk is not None:
                 self.recorder.put(chunk.groups, chunk.complete)

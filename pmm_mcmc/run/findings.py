@@ -1,28 +1,143 @@
-"""The findings of a run beside its draws, attributes of its result: other modes, jumps, necks, the non-centring."""
+"""What is looked for beside the draws, at the end of a run or by ``pmm.verdict``: other modes, labels, jumps, necks."""
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.diagnostics import jumps, necks
-from pmm_mcmc.diagnostics.endless import endless
-from pmm_mcmc.diagnostics.noncentred import NONCENTRING, WORDS
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.diagnostics import edges, necks, reading
+from pmm_mcmc.diagnostics.checks import few_draws
+from pmm_mcmc.diagnostics.edges import endless
+from pmm_mcmc.diagnostics.labels import Exchange, Values, exchanges_of, nearest_to
+from pmm_mcmc.diagnostics.mode_search import SearchSpace, search_modes, turned
 from pmm_mcmc.diagnostics.parameters import evenly_spaced
-from pmm_mcmc.diagnostics.reading import FINDINGS
+from pmm_mcmc.diagnostics.reading import FINDINGS, NONCENTRING, WORDS, read
+from pmm_mcmc.diagnostics.statement import Verdict
+from pmm_mcmc.diagnostics.verdict import judge
 from pmm_mcmc.engines.contract import chains_of, evaluated_at, in_model_coordinates
 from pmm_mcmc.model.checks import flat_priors
-from pmm_mcmc.model.families import family_of
-from pmm_mcmc.run.mode_search import modes_and_labels
+from pmm_mcmc.model.hierarchy import family_of
+from pmm_mcmc.run.former_run import Run
 from pmm_mcmc.run.plan import SamplingPlan
-from pmm_mcmc.run.starts import check_near, density_at
-from pmm_mcmc.run.state import Run
+from pmm_mcmc.run.positions import Unconstraining, check_near, density_at, draws_of_prior
+from pmm_mcmc.run.request import Request
+from pmm_mcmc.warmup.ascent import Ascents
 
-__all__ = ["attributes_of", "findings_of"]
+__all__ = ["attributes_of", "findings_of", "modes_and_labels", "verdict"]
+
+# Draws by which it is known where the chains are, where each is relabelled.
+_LABELLED = 1000
+# Whitened distance of a maximum from that with other labels, above which these matter: ascents are .2 sd exact.
+_APART = 0.5
+# Gradients of the ascent from the highest draw.
+_ASCENT = 60
+
+
+def modes_and_labels(
+    plan: SamplingPlan,
+    x: np.ndarray,
+    noncentring: np.ndarray | None,
+    rng: np.random.Generator,
+    coordinates: Coordinates | None = None,
+) -> dict[str, Any]:
+    """Return the findings: modes that draws ``x`` ``(n, d)``, the model's positions, are not in, and labels.
+
+    ``noncentring`` and ``coordinates`` are those of the chains, if they are known.  A mode whose labels are others than
+    those of the draws is none.
+    """
+    space = _space(plan, x, noncentring, coordinates)
+    labelling = _Labelling(plan, space, x)
+    if labelling.labels:
+        x = x[np.linspace(0, len(x) - 1, min(_LABELLED, len(x))).astype(int)]
+        space = _space(plan, labelling.nearest(x), noncentring, coordinates, labelling)
+    modes, _ = search_modes(space, draws_of_prior(plan, rng), rng)
+    name = "" if modes.position is None else plan.layout.names[modes.coordinate]
+    return {"modes": modes._replace(name=name)._asdict(), "labels": labelling.labels}
+
+
+def _space(
+    plan: SamplingPlan,
+    x: np.ndarray,
+    noncentring: np.ndarray | None,
+    coordinates: Coordinates | None,
+    labelling: _Labelling | None = None,
+) -> SearchSpace:
+    """Return the space of draws, in which other turns, signs of scales and labels are copies."""
+    engine = plan.engine
+    structure = engine.structure
+
+    def density(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        lp, evaluation = evaluated_at(engine.evaluate, z, noncentring)
+        return lp, evaluation[:, : engine.d]
+
+    def copy(positions: np.ndarray) -> np.ndarray:
+        positions = turned(positions, x[-1], engine.periods)
+        return positions if labelling is None else labelling.nearest(positions)
+
+    has_copies = engine.periods is not None or structure.signed.size or labelling is not None
+    return SearchSpace(
+        density,
+        turned(x, x[-1], engine.periods),
+        to_z=lambda positions: structure.to_z(positions, noncentring)[0],
+        to_x=lambda z: structure.to_x(z, noncentring),
+        copy=copy if has_copies else None,
+        coordinates=coordinates,
+    )
+
+
+class _Labelling:
+    """The ``labels`` of a plan's variables that may be exchanged, and positions in one labelling.
+
+    They lead from the highest maximum near draws ``x`` of a space to another place.
+    """
+
+    def __init__(self, plan: SamplingPlan, space: SearchSpace, x: np.ndarray):
+        self._engine = plan.engine
+        self._unconstraining = Unconstraining(plan)
+        self.labels: Sequence[Exchange] = []
+        if plan.attributes["precision"] != "float64":
+            return
+        some = space.draws[:: max(1, len(x) // 64)]
+        start = some[[np.argmax(space.lp(some))]]
+        maximum = Ascents.of(space.density, start, np.zeros(space.d), _ASCENT)
+        place = space.place(maximum.position)
+        self._pivot = self._unconstraining.values_at(place)
+        # At the maximum too: far from what is narrow, that does not show whether it is symmetric.
+        some_values = self._unconstraining.values_at(np.concatenate([x[[0, -1]], place]))
+        exchanges = exchanges_of(some_values, self._log_density)
+        self.labels = [one for one in exchanges if self._matters(one, space, maximum)]
+
+    def _matters(self, exchange: Exchange, space: SearchSpace, maximum: Ascents) -> bool:
+        """Return whether a maximum and the same with other labels are two: the density dips between.
+
+        Within one mode it does not, wherever the ascent has ended, as of components that are independent and alike.
+        """
+        moved = space.whiten(self._unconstraining.of_values(exchange.moved(self._pivot, 0)))
+        if np.linalg.norm(moved - maximum.position) <= _APART:
+            return False
+        between, _ = space.density(0.5 * (moved + maximum.position))
+        return not between[0] >= maximum.lp[0]
+
+    def nearest(self, x: np.ndarray) -> np.ndarray:
+        """Return positions ``(n, d)`` in the labelling nearest to that of the maximum."""
+        values = self._unconstraining.values_at(x)
+        nearest, _ = nearest_to({name: array[0] for name, array in self._pivot.items()}, values, self.labels)
+        other = np.zeros(len(x), bool)
+        for name, array in nearest.items():
+            other |= (array != values[name]).reshape(len(x), -1).any(axis=1)
+        positions = np.array(x)
+        positions[other] = self._unconstraining.of_values({name: array[other] for name, array in nearest.items()})
+        return positions
+
+    def _log_density(self, values: Values) -> np.ndarray:
+        return density_at(self._engine, self._unconstraining.of_values(values))[0]
+
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -60,9 +175,9 @@ def _searches(plan: SamplingPlan, run: Run, draws: xr.DataArray) -> dict[str, An
     """Return other modes, the largest jump of the log density between draws, and the necks beyond them."""
     engine = plan.engine
     double = plan.attributes["precision"] == "float64"
-    some = _some_of(draws, jumps.DRAWS)
-    size = jumps.largest_jump(some, lambda x: density_at(engine, x), 1e-10 if double else 1e-5)
-    wall = jumps.has_wall(some, lambda x: density_at(engine, x))
+    some = _some_of(draws, edges.DRAWS)
+    size = edges.largest_jump(some, lambda x: density_at(engine, x), 1e-10 if double else 1e-5)
+    wall = edges.has_wall(some, lambda x: density_at(engine, x))
     coordinates = run.tuned.coordinates
     variables = [name.partition("[")[0] for name in plan.layout.names]
     flat = {} if plan.model is None else {plan.model.rvs_to_values[rv].name: rv for rv in flat_priors(plan.model)}
@@ -111,3 +226,75 @@ def _some_of(draws: xr.DataArray, number: int) -> np.ndarray:
     """Return about ``number`` of the draws ``(chain, draw, d)``, from all of the chains and all of a run, as rows."""
     chains, rows = evenly_spaced(draws.sizes["chain"], draws.sizes["draw"], number)
     return np.asarray(draws.isel(chain=chains, draw=rows).values, dtype=float).reshape(-1, draws.shape[2])
+
+
+# Draws by which it is known where the chains are, for which positions are computed one by one.
+_COMPUTED = 1000
+
+
+def verdict(dt: Any, *, model: Any = None) -> Verdict:
+    """Say in one sentence whether a run may be trusted and, if not, what fails and what to do.
+
+    A run is **not trusted** if something is wrong: chains disagree; transitions diverged, or a chain stands still; the
+    Stein identity fails, as it does where chains have not entered an arm or a tail; another mode has more than a
+    hundredth of the mass.
+
+    It is **undecided** if nothing wrong is seen, but the draws cannot show that nothing is: there are fewer than 20, or
+    one chain; the standard error of a mean exceeds 0.05 posterior standard deviations; the standard deviation of a free
+    variable is known to worse than 5 %, where gradients explain neither it nor the mean; equilibration did not end; a
+    neck beyond the draws has a hundredth more of the mass than of the draws, by prediction; or, with a ladder, weights
+    rest on too few restarts, or its estimates of the evidence differ.
+
+    Otherwise it is **trusted**, and the percentage is two standard errors of the mean that is known worst.  Modes that
+    neither a chain nor the search for modes has met are not seen.
+
+    Unadjusted draws are **not trusted** also if too many transitions were unstable, or if the bias of a mean or a
+    standard deviation exceeds 0.075 posterior standard deviations (of a mean, with the share that the correction did
+    not remove).  They are **undecided** also if no bias could be measured.
+
+    Parameters
+    ----------
+    dt
+        A result of any sampler; one of another sampler is judged by draws and divergences alone.
+    model
+        The model of the result, a PyMC model or a :class:`pmm_mcmc.LogDensity`: with it other modes are looked for by
+        its density, from some of the draws, if that has not been done at the end of the run.  It takes about 1,500
+        gradients, and seconds where the density is compiled for it.
+
+    Returns
+    -------
+    Verdict
+        ``state``, ``trusted``, ``sentence``, ``reasons``; a notebook shows them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``dt`` is no result of sampling, or of another model; the message has the remedy.
+
+    Notes
+    -----
+    If there are more than 300 parameters, the verdict judges the first, up to 200 free variables, and of the others up
+    to 100 that differ most between batches; of unadjusted draws the first, twice as many as there are coordinates.
+    """
+    run = read(dt)
+    if model is not None and "modes" not in run.findings and few_draws(run) is None:
+        findings = _searched(run, model)
+        run = read(dt, [Exchange(*record) for record in findings["labels"]])
+        run.findings.update(findings)
+    return judge(run)
+
+
+def _searched(run: reading.Run, model: Any) -> dict[str, Any]:
+    """Return the findings of a search for other modes and labels beside some of the draws."""
+    plan = SamplingPlan.of(Request(model=model, random_seed=0))
+    chains, rows = evenly_spaced(run.chains, run.draws, _COMPUTED)
+    if "unconstrained" in run.stats:
+        x = np.asarray(run.stats["unconstrained"].isel(chain=chains, draw=rows).values, dtype=float)
+        x = x.reshape(-1, x.shape[-1])
+    else:
+        x = Unconstraining(plan).of_posterior(run.posterior.isel(chain=chains, draw=rows))
+    if x.shape[1] != plan.engine.d:
+        raise ValueError(f"model: has {plan.engine.d} coordinates, and dt {x.shape[1]}; give the model of the result")
+    structure = plan.engine.structure
+    noncentring = None if structure.is_identity else structure.initial_noncentring()
+    return modes_and_labels(plan, x, noncentring, np.random.default_rng(0))

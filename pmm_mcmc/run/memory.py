@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.filesize import decimal
 
-from pmm_mcmc.coordinates.scale import MOST_DENSE
+from pmm_mcmc.coordinates.affine import MOST_DENSE
 from pmm_mcmc.diagnostics.control_variates import count_virial_terms
 from pmm_mcmc.diagnostics.parameters import SLAB
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS as DIAGNOSTICS
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
-from pmm_mcmc.warmup.warming import training_chains
+from pmm_mcmc.warmup.warm_up import training_chains
 
 if TYPE_CHECKING:
     from pmm_mcmc.run.plan import SamplingPlan

@@ -19,17 +19,16 @@ from pmm_mcmc.engines.contract import Chunk, Engine, evaluated_at
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.engines.taped_engine import c_engine_of, engine_of
-from pmm_mcmc.model.bad_terms import refuse_what_does_not_fit
-from pmm_mcmc.model.checks import check_initvals, check_model, model_of
+from pmm_mcmc.model.checks import check_initvals, check_model, model_of, refuse_what_does_not_fit
 from pmm_mcmc.model.initial_points import initial_point, vector_starts
+from pmm_mcmc.model.outputs import model_layout
 from pmm_mcmc.model.pymc_density import flat_layout, log_density, periods_of
-from pmm_mcmc.model.pymc_outputs import model_layout
 from pmm_mcmc.model.result_tree import ResultTree, flat_names
 from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.model.user_density import LogDensity
 from pmm_mcmc.run import devices
-from pmm_mcmc.run.chunks import Groups
-from pmm_mcmc.run.finished_run import coordinate_labels
+from pmm_mcmc.run.driver import Groups
+from pmm_mcmc.run.former_run import coordinate_labels
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.steps.methods import PoissonULMC
 from pmm_mcmc.steps.pymc_step import LangevinStep

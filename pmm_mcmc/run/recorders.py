@@ -14,12 +14,11 @@ import xarray as xr
 from rich.filesize import decimal
 
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.run.chunks import Gathered, Groups
-from pmm_mcmc.run.finished_run import CHECKPOINT, TYPES, FinishedRun
+from pmm_mcmc.run.driver import Gathered, Groups
+from pmm_mcmc.run.former_run import CHECKPOINT, TYPES, FinishedRun, Run
 from pmm_mcmc.run.memory import peak_bytes, refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import stored_run
-from pmm_mcmc.run.state import Run
 from pmm_mcmc.run.stopping import first_look, limit_after
 from pmm_mcmc.run.storage import Store, open_store
 from pmm_mcmc.run.storage.checkpoint import encode

@@ -18,7 +18,7 @@ from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.user_density import LogDensity
 from pmm_mcmc.run.devices import Jax, check_count
 from pmm_mcmc.run.driver import FinishedChunk
-from pmm_mcmc.run.finished_run import FinishedRun
+from pmm_mcmc.run.former_run import FinishedRun
 from pmm_mcmc.run.stopping import AUTO, DRAWS
 from pmm_mcmc.run.storage import NothingStored
 from pmm_mcmc.run.storage.folder import Folder

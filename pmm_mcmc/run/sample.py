@@ -17,17 +17,15 @@ from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.findings import attributes_of
-from pmm_mcmc.run.finished_run import FinishedRun
+from pmm_mcmc.run.former_run import TRIAL, FinishedRun, Run
 from pmm_mcmc.run.phases import Sampling
 from pmm_mcmc.run.plan import SamplingPlan
+from pmm_mcmc.run.positions import density_at, starts
 from pmm_mcmc.run.recorders import recorder_of
 from pmm_mcmc.run.request import CHAINS, Request, backend_of, one_step, refuse_unknown
 from pmm_mcmc.run.signals import StopRequest, stop_on_signals
-from pmm_mcmc.run.starts import density_at, starts
-from pmm_mcmc.run.state import Run
 from pmm_mcmc.run.stopping import DRAWS, VerdictRule, stopping_rule
-from pmm_mcmc.run.trial import cold_run, prepare, run_on_trial
-from pmm_mcmc.warmup.warm_start import WarmStart
+from pmm_mcmc.run.trial import begun, prepare
 
 __all__ = ["extend", "sample"]
 
@@ -335,15 +333,11 @@ def _sampled(request: Request, stopped: StopRequest) -> xr.DataTree:
 
 def _begin(plan: SamplingPlan, seed: int, console: Console) -> Run:
     """Return a run whose chains are at their starts."""
-    request = plan.request
     rng = np.random.default_rng(seed)
     positions = starts(plan, rng)
     if plan.model is not None:
         check_direction(plan.model, positions[0], lambda x: density_at(plan.engine, x))
-    if request.start is None:
-        return cold_run(plan, positions, rng)
-    trial = WarmStart(positions)
-    run = run_on_trial(plan, request.start, trial, rng)
-    if trial.outcome:
-        console.log("%s", trial.words(float(run.n_grad.mean())))
+    run = begun(plan, positions, rng)
+    if run.warm_start is not None and run.phase != TRIAL:
+        console.log("%s", run.warm_start.words(float(run.n_grad.mean())))
     return run

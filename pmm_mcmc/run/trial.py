@@ -10,30 +10,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.coordinates.scale import refitted
+from pmm_mcmc.coordinates.affine import refitted
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Engine, Ensemble, chains_of, empty_state, log_det_of
 from pmm_mcmc.langevin.methods import GHMC, OVERDAMPED
-from pmm_mcmc.run.finished_run import FinishedRun
+from pmm_mcmc.run.former_run import DRAWS, TRIAL, WARM_UP, FinishedRun, Run
 from pmm_mcmc.run.plan import SamplingPlan
-from pmm_mcmc.run.state import Run
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.equilibration import Equilibration, adjusted_setting
-from pmm_mcmc.warmup.warm_start import DROPPED, FITS, WarmStart, number_of_candidates, resampled, warmup_from
-from pmm_mcmc.warmup.warming import Warming
+from pmm_mcmc.warmup.warm_start import DROPPED, REFINED, WarmStart, number_of_candidates, resampled, warmup_from
+from pmm_mcmc.warmup.warm_up import Warming
 
-__all__ = ["cold_run", "judge_start", "prepare", "run_on_trial"]
+__all__ = ["begun", "go_on_from", "prepare", "start_anew"]
 
 
-def cold_run(plan: SamplingPlan, starts: np.ndarray, rng: np.random.Generator) -> Run:
-    """Return a run that starts at positions ``(chain, d)``: see :meth:`pmm_mcmc.warmup.warming.Warming.start`."""
-    tune = plan.request.tune
-    warming = Warming.start(plan.engine, plan.arguments, starts, tune, rng, checked=not plan.equilibrates)
-    if plan.equilibrates and warming.finished:
-        kernel = plan.engine.kernel
-        warming.ensemble.rest_at_draws(kernel, GHMC)
-        warming.tuned = adjusted_setting(warming.tuned, kernel, warming.tuned.step_size)
-    nothing = np.zeros(len(starts), np.int64)
-    return Run(warming, not warming.finished, 0, nothing)
+def begun(plan: SamplingPlan, starts: np.ndarray, rng: np.random.Generator) -> Run:
+    """Return a run whose chains are at positions ``(chain, d)`` or, if it starts from another run, on trial."""
+    request = plan.request
+    if request.start is None:
+        return _cold_run(plan.engine, plan.arguments, starts, request.tune, plan.equilibrates, rng)
+    return _run_on_trial(plan, request.start, starts, rng)
 
 
 def prepare(plan: SamplingPlan, run: Run) -> None:
@@ -44,38 +40,59 @@ def prepare(plan: SamplingPlan, run: Run) -> None:
         run.warming.ensemble.prepare(plan.adjusted_engine, run.tuned)
 
 
-def run_on_trial(plan: SamplingPlan, former: FinishedRun, trial: WarmStart, rng: np.random.Generator) -> Run:
-    """Return a run that tries the setting or, if former draws show that it does not fit, one from a cold start."""
-    chains = plan.request.chains
+def _cold_run(
+    engine: Engine, arguments: MethodArguments, starts: np.ndarray, tune: int, equilibrates: bool,
+    rng: np.random.Generator,
+) -> Run:  # fmt: skip
+    """Return a run that starts at positions ``(chain, d)``: see :meth:`pmm_mcmc.warmup.warm_up.Warming.start`."""
+    warming = Warming.start(engine, arguments, starts, tune, rng, checked=not equilibrates)
+    if equilibrates and warming.finished:
+        warming.ensemble.rest_at_draws(engine.kernel, GHMC)
+        warming.tuned = adjusted_setting(warming.tuned, engine.kernel, warming.tuned.step_size)
+    return Run(warming, DRAWS if warming.finished else WARM_UP, 0, np.zeros(len(starts), np.int64))
+
+
+def _run_on_trial(plan: SamplingPlan, former: FinishedRun, starts: np.ndarray, rng: np.random.Generator) -> Run:
+    """Return a run that tries a former setting or, if former draws show that it does not fit, one from a cold start.
+
+    The ``starts`` ``(chain, d)`` are those of the cold one.
+    """
+    engine = plan.engine
+    arguments = plan.arguments
+    tune = plan.request.tune
+    chains = len(starts)
+    trial = WarmStart(starts)
     setting = former.setting
     noncentring = setting.coordinates.density_parameters
     n_grad = np.zeros(chains, np.int64)
-    if (0 if noncentring is None else len(noncentring)) != plan.engine.structure.n_parameters:
+    if (0 if noncentring is None else len(noncentring)) != engine.structure.n_parameters:
         trial.end(DROPPED, "the hierarchy is another")
-        return _dropped(plan, trial, n_grad, rng)
-    draws = _evaluated(former, plan.engine, number_of_candidates(chains))
+        return _dropped(trial, n_grad, engine, arguments, tune, plan.equilibrates, rng)
+    draws = _evaluated(former, engine, number_of_candidates(chains))
     n_grad += -(-len(draws.z) // chains)
     trial.look_at(setting, draws.z, draws.gradient)
     if trial.outcome == DROPPED:
-        return _dropped(plan, trial, n_grad, rng)
-    starts = plan.request.superchains or chains
-    chosen, trial.pareto_k = resampled(draws.log_ratio, starts, rng)
-    chosen = chosen[np.arange(chains) * starts // chains]
+        return _dropped(trial, n_grad, engine, arguments, tune, plan.equilibrates, rng)
+    groups = plan.request.superchains or chains
+    chosen, trial.pareto_k = resampled(draws.log_ratio, groups, rng)
+    chosen = chosen[np.arange(chains) * groups // chains]
     keys = rng.integers(0, 2**64, size=(chains, 2), dtype=np.uint64)
     ensemble = Ensemble(draws.state[chosen], draws.evaluation[chosen], keys)
-    if not trial.outcome and plan.arguments.scaling is None:
+    if trial.outcome != REFINED and arguments.scaling is None:
         trial.former = setting.coordinates
         finite = np.isfinite(draws.log_ratio)
         setting = setting._replace(coordinates=refitted(trial.former, draws.z[finite], draws.gradient[finite]))
-        ensemble.change_coordinates(plan.engine, trial.former, setting.coordinates)
-    if plan.engine.kernel.dynamics != OVERDAMPED:
-        chains_of(ensemble.state).v[...] = rng.standard_normal((chains, plan.engine.d))
-    run = Run(Warming(ensemble, setting, None, n_grad), True, 0, np.zeros(chains, np.int64), warm_start=trial)
-    if trial.outcome or not plan.equilibrates:
+        ensemble.change_coordinates(engine, trial.former, setting.coordinates)
+    if engine.kernel.dynamics != OVERDAMPED:
+        chains_of(ensemble.state).v[...] = rng.standard_normal((chains, engine.d))
+    phase = WARM_UP if trial.outcome == REFINED else TRIAL
+    run = Run(Warming(ensemble, setting, None, n_grad), phase, 0, np.zeros(chains, np.int64), warm_start=trial)
+    if phase == WARM_UP or not plan.equilibrates:
         nothing = np.zeros((1, len(draws.z)))
-        _warm_up_from(plan, run, Block(draws.z[None], draws.gradient[None], *[nothing] * 5))
+        window = Block(draws.z[None], draws.gradient[None], *[nothing] * 5)
+        _warm_up_from(run, window, arguments, tune, adjusts=plan.equilibrates, fits=phase == TRIAL)
         return run
-    run.equilibration = Equilibration.begin(run.warming, plan.engine.kernel, plan.arguments, plan.request.tune)
+    run.equilibration = Equilibration.begin(run.warming, engine.kernel, arguments, tune)
     equilibrated = former.run.equilibration
     if equilibrated is not None:
         run.equilibration.tuned = equilibrated.tuned._replace(coordinates=setting.coordinates, steps_per_draw=1)
@@ -83,44 +100,43 @@ def run_on_trial(plan: SamplingPlan, former: FinishedRun, trial: WarmStart, rng:
     return run
 
 
-def judge_start(plan: SamplingPlan, run: Run, block: Block) -> None:
-    """Judge a former setting by a block of draws; unless it fits, warm-up follows, from it or from a cold start."""
-    trial = run.warm_start
-    assert trial is not None
-    warming = run.warming
-    trial.judge(plan.engine, run.tuned, block)
-    if trial.outcome == FITS:
-        return
+def start_anew(run: Run, engine: Engine, arguments: MethodArguments, tune: int, equilibrates: bool) -> None:
+    """Drop the setting after its trial for a warm-up from a cold start."""
+    assert run.warm_start is not None
     run.equilibration = None
-    run.unstable = np.zeros_like(run.unstable)
-    if trial.outcome == DROPPED:
-        rng = np.random.default_rng(warming.ensemble.keys[0])
-        run.warming = _dropped(plan, trial, run.n_grad, rng).warming
-        return
-    if plan.equilibrates:
-        warming.ensemble.rest_at_draws(GHMC, plan.engine.kernel)
-    z, gradient = plan.engine.structure.folded(block.position, block.gradient[..., : plan.engine.d])
-    _warm_up_from(plan, run, block._replace(position=z, gradient=gradient))
+    rng = np.random.default_rng(run.warming.ensemble.keys[0])
+    run.warming = _dropped(run.warm_start, run.n_grad, engine, arguments, tune, equilibrates, rng).warming
 
 
-def _dropped(plan: SamplingPlan, trial: WarmStart, n_grad: np.ndarray, rng: np.random.Generator) -> Run:
+def go_on_from(
+    run: Run, draws: Block, engine: Engine, arguments: MethodArguments, tune: int, equilibrates: bool
+) -> None:
+    """Begin a warm-up with the setting after its trial, of which these are the ``draws``."""
+    run.equilibration = None
+    if equilibrates:
+        run.warming.ensemble.rest_at_draws(GHMC, engine.kernel)
+    z, gradient = engine.structure.folded(draws.position, draws.gradient[..., : engine.d])
+    window = draws._replace(position=z, gradient=gradient)
+    _warm_up_from(run, window, arguments, tune, adjusts=equilibrates, fits=False)
+
+
+def _dropped(
+    trial: WarmStart, n_grad: np.ndarray, engine: Engine, arguments: MethodArguments, tune: int, equilibrates: bool,
+    rng: np.random.Generator,
+) -> Run:  # fmt: skip
     """Return a run as if there had been no trial of a former setting, which cost ``n_grad`` gradients ``(chain,)``."""
-    run = cold_run(plan, trial.starts, rng)
+    run = _cold_run(engine, arguments, trial.starts, tune, equilibrates, rng)
     run.warming.n_grad += n_grad
     run.warm_start = trial
     return run
 
 
-def _warm_up_from(plan: SamplingPlan, run: Run, draws: Block) -> None:
-    """Go on with a warm-up that begins with the former setting, or only checks it if it fits or is on trial."""
-    trial = run.warm_start
+def _warm_up_from(run: Run, draws: Block, arguments: MethodArguments, tune: int, *, adjusts: bool, fits: bool) -> None:
+    """Go on with a warm-up that begins with the former setting, or only checks it if it ``fits``."""
     warming = run.warming
-    tune = plan.request.tune
-    assert trial is not None
     warming.warmup = warmup_from(
-        plan.arguments, tune, warming.tuned, draws, chains=len(run.n_grad), adjusts=plan.equilibrates,
-        fits=not trial.outcome,
-    )  # fmt: skip
+        arguments, tune, warming.tuned, draws, chains=len(run.n_grad), adjusts=adjusts, fits=fits
+    )
     warming.tuned = warming.warmup.tuned
 
 

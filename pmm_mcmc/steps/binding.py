@@ -33,7 +33,7 @@ from pmm_mcmc.model.initial_points import JITTER
 from pmm_mcmc.model.pymc_density import choose_vars, flat_layout, log_density, periods_of
 from pmm_mcmc.model.pytensor_density import Layout, PyTensorDensity
 from pmm_mcmc.warmup.learning import LENGTH, Learnt, learn
-from pmm_mcmc.warmup.warming import Warming
+from pmm_mcmc.warmup.warm_up import Warming
 
 __all__ = ["Binding", "options_of_call"]
 

@@ -9,10 +9,9 @@ import numpy as np
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, Engine, Ensemble, TunedParameters, chains_of
 from pmm_mcmc.model.initial_points import spread_starts
-from pmm_mcmc.warmup.beside_others import Refinement
+from pmm_mcmc.warmup.ascent import raised_starts
 from pmm_mcmc.warmup.block import Block
-from pmm_mcmc.warmup.learning import Learnt
-from pmm_mcmc.warmup.low_starts import raised_starts
+from pmm_mcmc.warmup.learning import Learnt, Refinement
 from pmm_mcmc.warmup.step_size import fixed_setting
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 

@@ -22,7 +22,7 @@ from rich.progress import TextColumn
 
 from pmm_mcmc._version import __version__
 from pmm_mcmc.engines.arguments import MethodArguments, unknown_argument
-from pmm_mcmc.model.bad_terms import bad_start_message
+from pmm_mcmc.model.checks import bad_start_message
 from pmm_mcmc.steps.binding import Binding, options_of_call
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
 from pmm_mcmc.steps.statistics import GRADIENTS, STATISTICS, progress_columns, progress_values, row_of, warning_of

@@ -13,7 +13,7 @@ from rich.table import Column
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.engines.contract import Chunk, TunedParameters
-from pmm_mcmc.warmup.standard_errors import poisson_limit
+from pmm_mcmc.warmup.stein_identity import poisson_limit
 
 __all__ = [
     "ADJUSTED_STATISTICS",

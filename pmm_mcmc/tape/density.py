@@ -11,8 +11,8 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import ancestors
 
-from pmm_mcmc.model.building import building
-from pmm_mcmc.model.products import numba_mode
+from pmm_mcmc.model.functions import building
+from pmm_mcmc.model.native import numba_mode
 from pmm_mcmc.model.pytensor_density import PyTensorDensity
 from pmm_mcmc.tape.build import Builder, Tape
 from pmm_mcmc.tape.loop import native

@@ -11,24 +11,24 @@ import numpy as np
 import xarray as xr
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.diagnostics.other_modes import OtherModes
+from pmm_mcmc.diagnostics.mode_search import OtherModes
 from pmm_mcmc.engines.contract import Chunk, TunedParameters
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.model.mixture import GaussianMixture
+from pmm_mcmc.model.tempered import GaussianMixture
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.console import Console
-from pmm_mcmc.run.driver import Driver, FinishedChunk, Stopped
+from pmm_mcmc.run.driver import Driver, FinishedChunk
 from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.plan import SamplingPlan
+from pmm_mcmc.run.positions import starts
 from pmm_mcmc.run.recorders import MemoryRecorder, StoreRecorder
 from pmm_mcmc.run.request import Request
-from pmm_mcmc.run.starts import starts
+from pmm_mcmc.run.signals import StopRequest
 from pmm_mcmc.run.stopping import stopping_rule
 from pmm_mcmc.run.storage import Store
-from pmm_mcmc.tempering.ascents import search_modes_of_ladder
 from pmm_mcmc.tempering.ladder import LADDER, SEARCH_EVERY, SEARCHES, Ladder, Trips, report_of
 from pmm_mcmc.tempering.log_evidence import LadderSums
-from pmm_mcmc.tempering.mode_weights import Modes, find_modes
+from pmm_mcmc.tempering.modes import Modes, find_modes, search_modes_of_ladder
 from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
 from pmm_mcmc.tempering.tuning import LadderOptions, Tuner
 
@@ -83,13 +83,14 @@ class Tempering(Driver):
         """Whether all draws are made."""
         return self.tuned and self.run.done >= self.request.draws
 
-    def phase(self) -> Callable[[Stopped], FinishedChunk | None] | None:
-        """Return the function that advances the present phase by a chunk; None after the last."""
-        if not self.tuned:
-            return self._tune
-        return None if self.ended else self._draw
+    def advance(self, stopped: StopRequest) -> FinishedChunk | None:
+        """Advance annealing by a temperature, tuning by a scan or, once the ladder is tuned, the draws by a chunk."""
+        if self.tuned:
+            return self._draw(stopped)
+        self._tune()
+        return None
 
-    def _tune(self, stopped: Stopped) -> None:
+    def _tune(self) -> None:
         """Advance annealing by a temperature, or tuning by a scan; draws follow once the ladder is tuned."""
         ladder = next(self._tuning)
         tuner = self._tuner
@@ -102,7 +103,7 @@ class Tempering(Driver):
         chains = self.request.chains
         return np.full(chains, n_grad / chains), np.zeros(chains)
 
-    def _draw(self, stopped: Stopped) -> FinishedChunk:
+    def _draw(self, stopped: StopRequest) -> FinishedChunk:
         """Draw a chunk, of one scan for each draw, or as much of it as is finished when the run is stopped."""
         ladder = self.run
         replicas = ladder.replicas

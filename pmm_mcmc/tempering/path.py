@@ -9,7 +9,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.contract import Engine, Ensemble, TunedParameters, chains_of, empty_state, evaluated_at
-from pmm_mcmc.model.mixture import GaussianMixture, path_numbers
+from pmm_mcmc.model.tempered import GaussianMixture, path_numbers
 from pmm_mcmc.warmup.ascent import Density
 
 __all__ = ["MOST_TRANSITIONS", "Moved", "Points", "TemperingPath"]

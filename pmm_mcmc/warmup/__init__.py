@@ -11,8 +11,7 @@ It looks at positions and gradients of the chains, and at nothing else.
     non-centring, step                  │ fails: shorter step, and
                                       ◄─┘ one more check
 
-:mod:`~pmm_mcmc.warmup.timetable` says when a block ends, :mod:`~pmm_mcmc.warmup.schedule` what follows from its draws,
-:mod:`~pmm_mcmc.warmup.noncentring` fits the non-centring to them, and :mod:`~pmm_mcmc.warmup.warming` has the chains
-that are tuned together.  All thresholds are in
+:mod:`~pmm_mcmc.warmup.warm_up` says when a block ends and what follows from its draws, and has the chains that are
+tuned together; :mod:`~pmm_mcmc.warmup.noncentring` fits the non-centring to them.  All thresholds are in
 :mod:`~pmm_mcmc.warmup.thresholds`.
 """

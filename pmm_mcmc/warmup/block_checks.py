@@ -1,6 +1,6 @@
 """Whether the setting of a warm-up fits the draws of its newest block, and the preconditioner and curvature they show.
 
-Masks named ``usable`` ``(chain, n)`` are true for draws past the transient (:mod:`pmm_mcmc.warmup.transient`).
+Masks named ``usable`` ``(chain, n)`` are true for draws past the transient (:mod:`pmm_mcmc.warmup.block`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.coordinates.scale import MOST_DENSE, best_coordinates
+from pmm_mcmc.coordinates.affine import MOST_DENSE, Coordinates, best_coordinates
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.methods import HARMONIC
 from pmm_mcmc.warmup.block import Block

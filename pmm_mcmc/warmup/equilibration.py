@@ -28,11 +28,10 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, Engine, TunedParameters, in_model_coordinates
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import GHMC, METHODS, OVERDAMPED, Kernel
-from pmm_mcmc.warmup.standard_errors import largest_t
+from pmm_mcmc.warmup.stein_identity import largest_t, steps_for_autocorrelation
 from pmm_mcmc.warmup.step_size import adjusted_friction, step_for_acceptance, with_adjusted_step
-from pmm_mcmc.warmup.thinning import steps_for_autocorrelation
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
-from pmm_mcmc.warmup.warming import Warming, training_chains
+from pmm_mcmc.warmup.warm_up import Warming, training_chains
 
 __all__ = ["EQUILIBRATION", "Equilibration", "adjusted_setting", "least_acceptance", "report_of"]
 

@@ -1,22 +1,105 @@
-"""Stein's identity of each coordinate: it fails where the steps are too long, and so shows their bias."""
+"""What draws know: standard errors, Stein's identity of each coordinate, and how many transitions apart they are.
+
+Standard errors of means of autocorrelated draws are those of batch means, or of the spread between chains.  Stein's
+identity fails where the steps are too long, and so shows their bias.  How many transitions a draw takes follows from
+the autocorrelation of successive states.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import pdtrc, pdtrik, stdtrit
 
-from pmm_mcmc.warmup.standard_errors import (
-    batch_means,
-    between_pieces,
-    degrees_of_freedom,
-    largest_t,
-    worth_independent,
-)
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
-__all__ = ["Identity", "stein_identity", "too_wide"]
+__all__ = [
+    "Identity",
+    "batch_means",
+    "between_pieces",
+    "count_pieces",
+    "degrees_of_freedom",
+    "largest_t",
+    "poisson_limit",
+    "standard_error",
+    "stein_identity",
+    "steps_for_autocorrelation",
+    "too_wide",
+    "worth_independent",
+]
+
+
+def count_pieces(chains: int, draws: int, pieces: int = THRESHOLDS.pieces) -> int:
+    """Return the number of batches that each chain is cut into, for ``pieces`` of all chains."""
+    return max(1, min(-(-pieces // chains), draws // 10))
+
+
+def degrees_of_freedom(chains: int, draws: int, pieces: int = THRESHOLDS.pieces) -> int:
+    """Return the degrees of freedom of the standard errors of :func:`standard_error`."""
+    return max(1, chains * count_pieces(chains, draws, pieces) - 1)
+
+
+def batch_means(values: np.ndarray, pieces: int = THRESHOLDS.pieces) -> np.ndarray:
+    """Return the means ``(pieces, p)`` of the batches of ``(chain, draw, p)`` values."""
+    chains, draws, p = values.shape
+    cut = count_pieces(chains, draws, pieces)
+    used = draws - draws % cut
+    return values[:, draws - used :].reshape(chains * cut, used // cut, p).mean(axis=1)
+
+
+def standard_error(values: np.ndarray) -> np.ndarray:
+    """Return standard errors ``(p,)`` of the means of ``(chain, draw, p)`` values."""
+    return between_pieces(batch_means(values), len(values))
+
+
+def between_pieces(values: np.ndarray, chains: int) -> np.ndarray:
+    """Return the standard errors ``(p,)`` of means from batch means ``(pieces, p)``: the larger of two.
+
+    They are that from the variance between batches, and that from the variance between chains.
+    """
+    n = len(values)
+    se = values.std(axis=0, ddof=1) / np.sqrt(n)
+    if chains > 1:
+        by_chain = values.reshape(chains, n // chains, -1).mean(axis=1)
+        se = np.maximum(se, by_chain.std(axis=0, ddof=1) / np.sqrt(chains))
+    return se
+
+
+def largest_t(among: int, degrees: int, chance: float = THRESHOLDS.chance) -> float:
+    """Return the value that the largest of ``among`` ratios to a standard error exceeds by ``chance``, a share of runs.
+
+    That is 1 % by default.
+    """
+    return float(stdtrit(degrees, 1.0 - 0.5 * chance / max(among, 1)))
+
+
+def poisson_limit(mean: float) -> int:
+    """Return the number that a Poisson count exceeds with a probability of at most one in twenty."""
+    below = max(math.ceil(pdtrik(0.95, mean)) - 1, 0) if mean > 0.0 else 0
+    return below + int(pdtrc(below, mean) > 0.05)
+
+
+def worth_independent(pieces: np.ndarray) -> float:
+    r"""Return how many independent ones ``p`` correlated means are worth, from their batch means ``(pieces, p)``.
+
+    The mean square of ``p`` z-scores with correlations :math:`\rho_{ij}` varies as that of
+    :math:`p^2 / \sum_{ij} \rho_{ij}^2` independent ones (Satterthwaite 1946), from 1 to ``p``.  The squares of
+    estimated correlations are too large by what chance adds, which is taken off.
+    """
+    n, p = pieces.shape
+    if n < 4 or p < 2:
+        return float(max(p, 1))
+    scores = pieces - pieces.mean(axis=0)
+    spread = scores.std(axis=0)
+    scores /= np.where(spread > 0.0, spread, 1.0)
+    gram = scores @ scores.T if n < p else scores.T @ scores  # the sum of squares is the same, the smaller is cheap
+    squares = ((gram / n) ** 2).sum() - np.sum(spread > 0.0)
+    squares = (squares * (n - 1) - p * (p - 1)) / (n - 2)
+    return float(p**2 / (p + min(max(squares, 0.0), p * (p - 1.0))))
+
 
 # Bytes of the coordinates whose products are in memory at a time.
 _BYTES = 2**24
@@ -83,3 +166,49 @@ def too_wide(position: np.ndarray, gradient: np.ndarray, target_bias: float) -> 
     # The median of few coordinates is hardly surer than each: at a limit of 2, 3 of 24 warm-ups of a Gaussian shrank.
     throughout = mean_square > limit and float(np.median(z)) > max(2.0, sure / np.sqrt(max(1.0, independent)))
     return one or throughout
+
+
+# Numbers of the positions whose autocorrelations are computed at a time: eight megabytes.
+_TOGETHER = 2**20
+
+
+def steps_for_autocorrelation(position: np.ndarray) -> int:
+    """Return the fewest transitions for a draw with which coordinates and their squares correlate by less than half.
+
+    A coordinate that overshoots is far from its last value, and its square near: after a long step with little friction
+    the mean is known at once, and the standard deviation is not.  From successive states ``(chain, n, d)``: at least 1,
+    at most 64 (``THRESHOLDS.most_steps_per_draw``) and a quarter of ``n``.
+    """
+    n = position.shape[1]
+    if n == 0:
+        return 1
+    largest = max(1, min(THRESHOLDS.most_steps_per_draw, n // 4))
+    # Some coordinates at a time: their squares and differences take several times the memory of the positions.
+    width = max(1, _TOGETHER // (position.shape[0] * n))
+    column_blocks = [position[..., i : i + width] for i in range(0, position.shape[2], width)]
+    lag = 1
+    agreed = 0
+    turn = 0
+    while agreed < len(column_blocks) and lag < largest:
+        next_lag = _first_lag(column_blocks[turn % len(column_blocks)], lag, largest)
+        agreed = agreed + 1 if next_lag == lag else 1
+        turn += 1
+        lag = next_lag
+    # The mean of a chain that has not mixed moves with it, which alone makes the autocorrelation fall late.
+    return lag if lag <= max(1, n // 8) else largest
+
+
+def _first_lag(position: np.ndarray, lag: int, largest: int) -> int:
+    """Return the first lag, from ``lag`` on, at which all coordinates and squares correlate little."""
+    centred = position - position.mean(axis=(0, 1))
+    square = centred**2
+    centred = np.concatenate([centred, square - square.mean(axis=(0, 1))], axis=2)
+    variance = (centred**2).mean(axis=(0, 1))
+    moving = variance > 0.0
+    centred = centred[..., moving]
+    variance = variance[moving]
+    for later in range(lag, largest):
+        correlation = (centred[:, later:] * centred[:, :-later]).mean(axis=(0, 1)) / variance
+        if correlation.max(initial=-1.0) < THRESHOLDS.autocorrelation:
+            return later
+    return largest

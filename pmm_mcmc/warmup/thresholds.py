@@ -17,7 +17,7 @@ __all__ = ["THRESHOLDS", "Thresholds"]
 class Thresholds:
     """Thresholds of warm-up and equilibration: lengths are in transitions of each chain, shares between 0 and 1."""
 
-    # -- blocks: when they end (timetable) ---------------------------------------------------------------------------
+    # -- blocks: when they end (warm_up) -------------------------------------------------------------------------------
 
     first_block: int = 25
     """Length of the first block, and the shortest of an adapting one.  Changes 12, 12 of 12 runs, cost 1.01, 1.06."""
@@ -43,7 +43,7 @@ class Thresholds:
     """Checks beyond the end of the warm-up, after one that failed there.  A guard against endless warm-up.  Changes no
     run."""
 
-    # -- what a window of draws must show (block_checks, noncentring, warming) ---------------------------------------
+    # -- what a window of draws must show (block_checks, noncentring, warm_up) -----------------------------------------
 
     window: float = 0.6
     """Share of the transitions so far, the newest, that estimates are made from.  Changes 12, 12 of 12 runs, cost 1.07,
@@ -103,7 +103,7 @@ class Thresholds:
     midpoints_share: float = 0.1
     """Share of the allowed error that a finite ``K`` may add.  Changes 2, 2 of 12 runs."""
 
-    # -- a bias that draws show (stein_identity, standard_errors) ----------------------------------------------------
+    # -- a bias that draws show (stein_identity) -----------------------------------------------------------------------
 
     settled_share: float = 0.99
     """Share of the draws of a block that must be past the transient, for a bias to be looked for.  Changes no run."""

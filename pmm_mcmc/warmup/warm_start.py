@@ -28,14 +28,12 @@ import numpy as np
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Engine, TunedParameters, log_det_of
-from pmm_mcmc.warmup import block_checks, step_size, timetable
-from pmm_mcmc.warmup.block import Block
+from pmm_mcmc.warmup import block_checks, step_size
+from pmm_mcmc.warmup.block import Block, narrowness, past_transient
 from pmm_mcmc.warmup.curvature import LocalCurvature
-from pmm_mcmc.warmup.schedule import Warmup
-from pmm_mcmc.warmup.standard_errors import count_pieces, degrees_of_freedom, largest_t
-from pmm_mcmc.warmup.stein_identity import stein_identity
+from pmm_mcmc.warmup.stein_identity import count_pieces, degrees_of_freedom, largest_t, stein_identity
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
-from pmm_mcmc.warmup.transient import narrowness, past_transient
+from pmm_mcmc.warmup.warm_up import Warmup, end_of_check, end_of_growing, shortest_block, stiffness
 
 __all__ = ["DROPPED", "FITS", "REFINED", "WarmStart", "number_of_candidates", "resampled", "warmup_from"]
 
@@ -88,14 +86,14 @@ def warmup_from(
     """
     usable = np.ones(draws.lp.shape, bool)
     curvature = block_checks.curvature(arguments, tuned.coordinates, draws, usable, LocalCurvature())
-    shortest = timetable.shortest_block(chains)
+    shortest = shortest_block(chains)
     ends = "frozen" if adjusts else "passed"
     frozen = 0 if fits else None
     least = 2 * THRESHOLDS.first_block
     if fits:
-        boundary = timetable.end_of_check(0, length, chains, timetable.stiffness(curvature))
+        boundary = end_of_check(0, length, chains, stiffness(curvature))
     else:
-        boundary = timetable.end_of_growing(0, length, shortest)
+        boundary = end_of_growing(0, length, shortest)
         tuned = step_size.with_step(arguments, tuned, arguments.step_size or 0.5 * tuned.step_size, curvature)
     return Warmup(
         arguments, length, tuned, least, shortest, ends, boundary=boundary, frozen=frozen, _curvature=curvature

@@ -16,15 +16,14 @@ from pmm_mcmc.api import (
     Sampling,
     SamplingPlan,
     StoppingRule,
+    StopRequest,
     Verdict,
-    WarmStart,
-    cold_run,
+    begun,
     convergence,
     density_at,
     judge,
     model_starts,
     read,
-    run_on_trial,
     spread_starts,
     starts,
 )
@@ -69,15 +68,11 @@ class Fits:
         positions = spread_starts(self._centre, chains, None, lambda x: density_at(plan.engine, x)[1], rng)
         if positions is None:
             positions = starts(plan, rng)  # which says why there is none
-        start = self._request.start
-        if start is None:
-            run = cold_run(plan, positions, rng)
-        else:
-            run = run_on_trial(plan, start, WarmStart(positions), rng)
+        run = begun(plan, positions, rng)
         draws = _Draws(chains)
         rule = _ConvergenceRule(draws)
         sampling = Sampling(plan, run, draws, rule, _SILENT)
-        sampling.go(lambda: False)
+        sampling.go(StopRequest())
         tree = plan.layout.tree(draws.groups, plan.attributes | run.attributes(plan.setting))
         for name, report in run.reports().items():
             tree[name] = report

@@ -9,8 +9,7 @@ import pytest
 from pytensor.graph.replace import vectorize_graph
 from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
 
-from pmm_mcmc.coordinates.walk import WalkMap, noncentred_walk
-from pmm_mcmc.coordinates.walk_loops import rows_to_z
+from pmm_mcmc.coordinates.walk import WalkMap, noncentred_walk, rows_to_z
 
 NAMES = ("rho", "v", "mu", "a", "h", "z")
 MODES = ("FAST_COMPILE", "NUMBA", "JAX")

@@ -20,7 +20,7 @@ from pmm_mcmc.diagnostics.summary import bias_table
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.warmup.block import Block
-from pmm_mcmc.warmup.schedule import Warmup
+from pmm_mcmc.warmup.warm_up import Warmup
 
 Z = 6.5
 METHODS = [pmm.PoissonULMC, pmm.PoissonOLMC, pmm.RLMC, pmm.ULMC, pmm.OLMC, pmm.GHMC]

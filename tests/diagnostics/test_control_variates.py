@@ -13,12 +13,11 @@ import xarray as xr
 from results import estimated, moments, z_of_mean
 from scipy import special, stats
 
-from pmm_mcmc.coordinates.scale import affine_scale, diagonal_scale
+from pmm_mcmc.coordinates.affine import affine_scale, diagonal_scale
 from pmm_mcmc.diagnostics import control_variates, parameters
 from pmm_mcmc.diagnostics.control_variates import Fold, Folds, corrected, own_terms
 from pmm_mcmc.diagnostics.reading import Run, table_of
-from pmm_mcmc.warmup.standard_errors import standard_error
-from pmm_mcmc.warmup.stein_identity import stein_identity
+from pmm_mcmc.warmup.stein_identity import standard_error, stein_identity
 
 Z, RARE = 4.5, 1e-5
 

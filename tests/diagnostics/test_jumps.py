@@ -10,7 +10,7 @@ import pytest
 from results import gaussian, grid
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.jumps import DRAWS, largest_jump
+from pmm_mcmc.diagnostics.edges import DRAWS, largest_jump
 from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.diagnostics.reading import FINDINGS
 from pmm_mcmc.diagnostics.summary import bias_table

@@ -12,7 +12,7 @@ from results import gaussian, grid
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.labels import Exchange, exchanges_of, nearest_to
 from pmm_mcmc.diagnostics.reading import read
-from pmm_mcmc.run import judging
+from pmm_mcmc.run import findings
 
 
 def values(**shapes):
@@ -164,4 +164,4 @@ def test_a_narrow_mode_is_asked_too_whether_labels_may_be_exchanged():
     draws = rng.normal(size=(4, 500, 2))
     draws[:, 100:400] = narrow + 0.01 * draws[:, 100:400]
     run = read(az.from_dict({"posterior": {"x": draws}}))
-    assert judging._searched(run, model)["labels"] == []
+    assert findings._searched(run, model)["labels"] == []

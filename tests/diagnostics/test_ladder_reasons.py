@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pmm_mcmc.diagnostics.ladder import evidence, ladder_description, restarts
+from pmm_mcmc.diagnostics.checks import evidence, ladder_description, restarts
 from pmm_mcmc.diagnostics.reading import Run
 from pmm_mcmc.diagnostics.statement import verdict_of
 

@@ -12,7 +12,7 @@ from scipy.stats import chi2
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.mode_mass import chain_mass, follows_gradient, slab_mass
-from pmm_mcmc.diagnostics.search_thresholds import SEARCH
+from pmm_mcmc.diagnostics.thresholds import SEARCH
 
 
 def places(n, d, rng):

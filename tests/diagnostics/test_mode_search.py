@@ -4,9 +4,8 @@ import numpy as np
 import pymc as pm
 import pytest
 
-from pmm_mcmc.diagnostics.mode_search import search_modes
-from pmm_mcmc.diagnostics.search_space import SearchSpace
-from pmm_mcmc.diagnostics.search_thresholds import SEARCH
+from pmm_mcmc.diagnostics.mode_search import SearchSpace, search_modes
+from pmm_mcmc.diagnostics.thresholds import SEARCH
 from pmm_mcmc.model.initial_points import prior_draws
 from pmm_mcmc.warmup.ascent import Ascents
 

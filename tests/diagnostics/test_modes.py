@@ -7,7 +7,7 @@ import pytest
 from results import gaussian, grid
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.other_modes import modes
+from pmm_mcmc.diagnostics.checks import modes
 from pmm_mcmc.diagnostics.reading import read
 
 

@@ -5,7 +5,7 @@ import pytest
 from results import gaussian, grid
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.tails import tail_index
+from pmm_mcmc.diagnostics.convergence import tail_index
 
 DRAWS = (4, 1000, 20)
 

@@ -19,8 +19,7 @@ from pmm_mcmc.diagnostics.identity import identity_of
 from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.statement import ADJUST, format_with_limit
 from pmm_mcmc.diagnostics.summary import bias_table
-from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
-from pmm_mcmc.warmup.stein_identity import Identity, stein_identity
+from pmm_mcmc.warmup.stein_identity import Identity, degrees_of_freedom, stein_identity
 
 RARE = 1e-5
 MORE = "draw more"

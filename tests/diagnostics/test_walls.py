@@ -7,8 +7,7 @@ from results import gaussian, tree
 from scipy import stats
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.endless import endless
-from pmm_mcmc.diagnostics.jumps import has_wall
+from pmm_mcmc.diagnostics.edges import endless, has_wall
 from pmm_mcmc.diagnostics.summary import bias_table
 
 

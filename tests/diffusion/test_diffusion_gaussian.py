@@ -7,6 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
+from covering import pairs
 from diffusion_reference import RATIOS, sequential, short, weights
 
 from pmm_mcmc.diffusion import Blocks, DiffusionSchedule, gaussian_variance, plan_blocks
@@ -37,9 +38,10 @@ def patterns(schedule, blocks):
         yield np.prod([p for p, _ in choice]), [level for _, levels in choice for level in levels]
 
 
-@pytest.mark.parametrize("frozen", ("epsilon", "score", "x0", "v", 0.2), ids=str)
-@pytest.mark.parametrize("law", ("uniform", "bernoulli", "importance"))
-@pytest.mark.parametrize("variant", ("1c", "2", "3"))
+@pytest.mark.parametrize(
+    ("variant", "law", "frozen"),
+    pairs(("1c", "2", "3"), ("uniform", "bernoulli", "importance"), ("epsilon", "score", "x0", "v", 0.2)),
+)
 def test_recursion_is_the_mean_over_all_midpoints(variant, law, frozen):
     """Run the definition on unit vectors, which gives the linear map of the state and of all the noise."""
     schedule = DiffusionSchedule.from_betas(np.linspace(0.01, 0.6, 9), variant)

@@ -8,6 +8,7 @@ import itertools
 
 import numpy as np
 import pytest
+from covering import pairs
 from diffusion_reference import draws_of, estimates, run, say, sequential, short
 
 from pmm_mcmc.diffusion import Blocks
@@ -24,13 +25,10 @@ def network(x, timestep):
     return np.sin(2.0 * x + 0.1 * timestep) + 0.3 * x
 
 
-@pytest.mark.parametrize("edges", CUTS.values(), ids=CUTS)
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("frozen", FROZEN, ids=str)
-def test_update_is_the_sequential_definition(variant, law, edges, frozen):
+@pytest.mark.parametrize(("variant", "law", "cut", "frozen"), pairs(VARIANTS, LAWS, CUTS, FROZEN))
+def test_update_is_the_sequential_definition(variant, law, cut, frozen):
     schedule, rng = short(variant), np.random.default_rng(3)
-    blocks = Blocks(edges, law, frozen)
+    blocks = Blocks(CUTS[cut], law, frozen)
     prediction = PREDICTIONS[len(frozen) % 5] if isinstance(frozen, str) else "v"
     table = make_table(schedule, blocks, prediction)
     x, Z = rng.standard_normal(5), rng.standard_normal((25, 5))

@@ -20,7 +20,7 @@ from pmm_mcmc.engines import jax_engine
 from pmm_mcmc.engines.processes import Processes, ProcessesError
 from pmm_mcmc.run import memory
 from pmm_mcmc.run.storage.recovery import stored_identity
-from pmm_mcmc.warmup import warming
+from pmm_mcmc.warmup import warm_up
 
 TESTS = Path(__file__).parents[1] / "support"
 
@@ -151,7 +151,7 @@ def make_small(patch):
     patch.setattr(memory, "_MOST_ROWS", 8)
     # They take the places of the first ones, which belong to another process.
     patch.setattr(
-        warming, "replacements", lambda usable, unstable: np.arange(len(usable)) % warming.THRESHOLDS.training_chains
+        warm_up, "replacements", lambda usable, unstable: np.arange(len(usable)) % warm_up.THRESHOLDS.training_chains
     )
 
 

@@ -6,6 +6,7 @@ What share of the failures is put down to the model or to the step is held again
 
 import numpy as np
 import pytest
+from covering import pairs
 from numba import cfunc
 from reference import engine, gaussian
 
@@ -194,9 +195,7 @@ def blamed(out):
 
 
 @pytest.mark.statistical
-@every_method
-@pytest.mark.parametrize("d", [1, 5])
-@pytest.mark.parametrize(("wall", "value"), [(10, "-inf"), (10, "NaN"), (23, "-inf"), (23, "NaN")])
+@pytest.mark.parametrize(("name", "d", "wall", "value"), pairs(METHODS, (1, 5), (10, 23), ("-inf", "NaN")))
 def test_failures_at_a_wall_are_put_down_to_the_model(name, d, wall, value):
     table = np.array([wall, value == "NaN"], dtype=np.int64)
     rows = 20_000 if wall == 10 else 100_000

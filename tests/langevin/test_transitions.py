@@ -5,6 +5,7 @@ Every identity holds for the noise and the midpoints at hand, to rounding; the s
 
 import numpy as np
 import pytest
+from covering import pairs
 from reference import cell_midpoint, fine_times, flow, gather, sequential, unrolled
 
 from pmm_mcmc.langevin.flows import flows
@@ -71,11 +72,10 @@ def problem(dynamics, K, centred, seed):
     return rng, state, z, lambda start, stop: gather(dynamics, FRICTION, times, z, start, stop)
 
 
-@pytest.mark.parametrize("drift", DRIFTS)
-@pytest.mark.parametrize("K", [1, 2, 3, 4, 16, 64])
-@pytest.mark.parametrize("grid", ["left", "centred"])
-@pytest.mark.parametrize("option", [1, 2])
-@pytest.mark.parametrize("dynamics", NAMES)
+@pytest.mark.parametrize(
+    ("dynamics", "option", "grid", "K", "drift"),
+    pairs(NAMES, (1, 2), ("left", "centred"), (1, 2, 3, 4, 16, 64), DRIFTS),
+)
 def test_unrolled_step_is_the_sequential_definition(dynamics, option, grid, K, drift):
     centred, b = grid == "centred", DRIFTS[drift]
     rng, state, z, gap_noise = problem(dynamics, K, centred, seed=K)

@@ -7,7 +7,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
-from pmm_mcmc.model.building import building
+from pmm_mcmc.model.functions import building
 
 
 def state():

@@ -14,7 +14,7 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Ensemble, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.model.families import law_of
+from pmm_mcmc.model.hierarchy import law_of
 from pmm_mcmc.model.jax_density import JaxDensity
 
 pytestmark = [

@@ -11,9 +11,8 @@ from scipy.optimize import approx_fprime
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
-from pmm_mcmc.model import mixture
-from pmm_mcmc.model.mixture import GaussianMixture, mixture_density, path_numbers
-from pmm_mcmc.model.tempered import tempered_model
+from pmm_mcmc.model import tempered
+from pmm_mcmc.model.tempered import GaussianMixture, mixture_density, path_numbers, tempered_model
 
 
 def three(d, dense):
@@ -30,7 +29,7 @@ def covariance(root):
 
 @pytest.mark.parametrize(("d", "most"), [(4, 300), (4, 3)])
 def test_density_and_gradient_are_those_of_the_formula(d, most, monkeypatch):
-    monkeypatch.setattr(mixture, "MOST_DENSE", most)
+    monkeypatch.setattr(tempered, "MOST_DENSE", most)
     some = three(d, d <= most)
     parts = [multivariate_normal(m, covariance(r)) for m, r in zip(some.mean, some.root, strict=True)]
     weight = some.log_weight - logsumexp(some.log_weight)

@@ -10,7 +10,7 @@ import pymc as pm
 import pytest
 
 import pmm_mcmc as pmm
-from pmm_mcmc.model.model_cache import model_cache
+from pmm_mcmc.model.functions import model_cache
 
 pytestmark = pytest.mark.pymc
 

@@ -244,7 +244,7 @@ import json, sys, warnings
 import numpy as np
 sys.modules["jax"] = None  # as if it were not installed
 import pymc as pm, pytensor, pytensor.tensor as pt
-from pmm_mcmc.model.pymc_outputs import model_layout
+from pmm_mcmc.model.outputs import model_layout
 
 with pm.Model() as model:
     x = pm.HalfNormal("x", shape=3)

@@ -6,7 +6,7 @@ import pytest
 import xarray as xr
 
 import pmm_mcmc as pmm
-from pmm_mcmc.model.pymc_outputs import model_layout
+from pmm_mcmc.model.outputs import model_layout
 from pmm_mcmc.model.result_tree import ResultTree
 
 pytestmark = pytest.mark.pymc

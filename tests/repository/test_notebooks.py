@@ -1,4 +1,4 @@
-"""Notebooks: they run in the quick setting; what is kept of their full run is small and complete, and nothing private.
+"""Notebooks: they run in the quick setting, and nothing private is kept of their full run.
 
 Cells are run as plain Python in one namespace, with warnings as errors; no kernel is needed for it.  ``make notebooks``
 runs them in full and keeps their outputs.  Nothing here is statistical.
@@ -9,7 +9,6 @@ import base64
 import json
 import logging
 import re
-import struct
 from pathlib import Path
 
 import matplotlib
@@ -19,16 +18,6 @@ from matplotlib.figure import Figure
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
-EXPECTED = {
-    "first_steps",
-    "not_log_concave",
-    "many_chains",
-    "how_it_works",
-    "comparing",
-    "diffusion",
-    "model_comparison",
-    "refits",
-}
 # Folders of a machine, and addresses on it.
 PRIVATE = re.compile(r"(?<![\w.:/])/(?:home|root|Users|tmp|var|work|opt)/|[A-Z]:\\\\|127\.0\.0\.1|localhost")
 
@@ -71,10 +60,6 @@ def displayed(code, name, namespace):
     return [value] if isinstance(value, Figure) else []
 
 
-def test_all_notebooks_are_there():
-    assert {path.stem for path in NOTEBOOKS} == EXPECTED
-
-
 @pytest.mark.pymc
 @every_notebook
 def test_it_runs_in_the_quick_setting(path, monkeypatch, capsys, caplog):
@@ -94,38 +79,6 @@ def test_it_runs_in_the_quick_setting(path, monkeypatch, capsys, caplog):
 
 
 @every_notebook
-def test_outputs_of_one_full_run_are_kept(path):
-    code = cells(path, "code")
-    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
-    assert not any(output["output_type"] == "error" for output in outputs(path))
-    assert "Warning" not in words(path)
-    assert len(images(path)) >= 2
-    for cell in code:
-        last = ast.parse(source(cell)).body[-1]
-        called = isinstance(last, ast.Expr) and ast.unparse(last).startswith(("print(", "plt.show("))
-        if called or (isinstance(last, ast.Expr) and not isinstance(last.value, ast.Call)):
-            assert cell["outputs"], source(cell)
-
-
-@every_notebook
-def test_it_is_small_and_legible(path):
-    assert path.stat().st_size < 300_000
-    for image in images(path):
-        width, height = struct.unpack(">2I", image[16:24])
-        assert 400 <= width <= 900 and height <= 900
-
-
-@every_notebook
 def test_it_says_nothing_private(path):
     found = PRIVATE.search(words(path) + "\n".join(map(source, cells(path, "code"))))
     assert found is None, found
-
-
-@every_notebook
-def test_it_can_be_read_without_the_paper(path):
-    prose = cells(path, "markdown")
-    assert source(prose[0]).startswith("# ") and len(prose) >= 0.5 * len(cells(path, "code"))
-    assert sum(len(source(cell).split()) for cell in prose) > 150
-    for cell in prose:
-        for link in re.findall(r"\]\(([^)\s#]+)", source(cell)):
-            assert re.match(r"[a-z]+:", link) or (EXAMPLES / link).exists(), link

@@ -76,12 +76,12 @@ OBJECTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("obj", [*OBJECTS, OBJECTS, {"every": tuple(OBJECTS)}], ids=lambda obj: type(obj).__name__)
-def test_anything_comes_back_exactly_and_as_the_same_bytes(obj):
-    data = encode(obj)
-    back = decode(data, TYPES)
-    assert same(obj, back)
-    assert encode(back) == data == encode(obj)
+def test_anything_comes_back_exactly_and_as_the_same_bytes():
+    for obj in [*OBJECTS, OBJECTS, {"every": tuple(OBJECTS)}]:
+        data = encode(obj)
+        back = decode(data, TYPES)
+        assert same(obj, back), obj
+        assert encode(back) == data == encode(obj), obj
 
 
 def test_arrays_are_writable_and_contiguous():
@@ -166,7 +166,7 @@ def test_contents_that_are_no_object_are_refused():
 def test_another_format_is_not_taken_for_damage():
     data = bytearray(encode(1))
     data[8] = 1
-    with pytest.raises(StoreError, match="format 1, not 3; go on with the version") as caught:
+    with pytest.raises(StoreError, match="format 1, not 4; go on with the version") as caught:
         decode(bytes(data))
     assert type(caught.value) is StoreError
 

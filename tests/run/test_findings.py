@@ -12,7 +12,7 @@ def test_an_error_in_a_look_after_the_draws_is_said_and_the_draws_are_kept(well,
     def fails(*arguments, **options):
         raise NotImplementedError("vectorize with zero size")
 
-    monkeypatch.setattr(findings.jumps, "largest_jump", fails)
+    monkeypatch.setattr(findings.edges, "largest_jump", fails)
     dt = run(well, compute_convergence_checks=True)
     assert dt["posterior"].sizes["draw"] == 30 and np.isfinite(dt["posterior"]["x"]).all()
     assert "Other modes, jumps and necks were not looked for, for an error in it; the draws are kept" in caplog.text

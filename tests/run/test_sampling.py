@@ -15,7 +15,7 @@ from sampling_runs import BACKENDS, assert_same, run
 import pmm_mcmc as pmm
 from pmm_mcmc.engines import jax_engine
 from pmm_mcmc.run import memory, phases, plan
-from pmm_mcmc.warmup import warming
+from pmm_mcmc.warmup import warm_up
 
 STATES = ("Trusted: ", "Undecided: ", "Not trusted: ")
 
@@ -125,14 +125,14 @@ def test_no_warm_up(schools, backend):
 
 def test_superchains_start_together_and_go_apart(schools):
     model, starts = schools, []
-    start = warming.Warming.start.__func__
+    start = warm_up.Warming.start.__func__
 
     def watched(cls, engine, arguments, at, *others, **options):
         starts.append(at)
         return start(cls, engine, arguments, at, *others, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warming.Warming, "start", classmethod(watched))
+        patch.setattr(warm_up.Warming, "start", classmethod(watched))
         tree = run(model, "numba", chains=64, draws=2)
         alone = run(model, "numba", chains=6, draws=2)
     assert len(np.unique(starts[0], axis=0)) == 16 and np.array_equal(starts[0][0], starts[0][3])

@@ -7,8 +7,8 @@ import pytest
 
 import pmm_mcmc as pmm
 from pmm_mcmc.run.plan import SamplingPlan
+from pmm_mcmc.run.positions import starts
 from pmm_mcmc.run.request import Request
-from pmm_mcmc.run.starts import starts
 
 
 def density():

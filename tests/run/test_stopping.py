@@ -194,13 +194,13 @@ def test_the_time_that_is_announced_is_that_of_draws(well, caplog, monkeypatch):
 
     clock = Clock()
     monkeypatch.setattr(phases, "time", clock)
-    draw = phases.Sampling._draw
+    draw = phases.Drawing.advance
 
-    def drawing(self, stopped):
+    def drawing(self, run, stopped):
         clock.tick = 1.0
-        return draw(self, stopped)
+        return draw(self, run, stopped)
 
-    monkeypatch.setattr(phases.Sampling, "_draw", drawing)
+    monkeypatch.setattr(phases.Drawing, "advance", drawing)
     with caplog.at_level(logging.DEBUG, "pmm_mcmc"):
         run(well, draws=40, chains=2)
     (line,) = (record.getMessage() for record in caplog.records if "for warm-up, " in record.getMessage())

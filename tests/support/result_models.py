@@ -13,7 +13,7 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.link.vm import VMLinker
 
-from pmm_mcmc.model.pymc_outputs import model_layout
+from pmm_mcmc.model.outputs import model_layout
 
 # PyMC's rewrites, and nothing compiled.
 INTERPRETED = Mode(

@@ -38,12 +38,12 @@ def by_pytensor(flat, outputs, numbers):
         return pytensor.function([flat], list(outputs), mode=Mode("py", None), on_unused_input="ignore")(numbers)
 
 
-def agree(flat, outputs, numbers, rtol=1e-12):
-    """Assert that a tape and PyTensor compute the same, NaN and infinities included."""
+def agree(flat, outputs, numbers, rtol=1e-12, what=""):
+    """Assert that a tape and PyTensor compute the same, NaN and infinities included; ``what`` is said of a failure."""
     mine, held = by_tape(flat, outputs, numbers)
     assert held
     for value, expected in zip(mine, by_pytensor(flat, outputs, numbers), strict=True):
         expected = np.asarray(expected, dtype=float)
-        assert value.shape == expected.shape
+        assert value.shape == expected.shape, what
         finite = np.abs(expected[np.isfinite(expected)])
-        np.testing.assert_allclose(value, expected, rtol=rtol, atol=1e-14 * finite.max(initial=0.0))
+        np.testing.assert_allclose(value, expected, rtol=rtol, atol=1e-14 * finite.max(initial=0.0), err_msg=what)

@@ -1,6 +1,6 @@
 """A whole warm-up of chains of an engine, for tests and benchmarks."""
 
-from pmm_mcmc.warmup.warming import Warming
+from pmm_mcmc.warmup.warm_up import Warming
 
 
 def warm_up(engine, arguments, starts, *, length, rng):

@@ -8,11 +8,10 @@ from sampling_runs import temper, unequal
 
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.diagnostics.other_modes import OtherModes
-from pmm_mcmc.diagnostics.search_space import SearchSpace
+from pmm_mcmc.diagnostics.mode_search import OtherModes, SearchSpace
 from pmm_mcmc.run import memory
 from pmm_mcmc.tempering import driver, tuning
-from pmm_mcmc.tempering.ascents import unmet_maxima
+from pmm_mcmc.tempering.modes import unmet_maxima
 
 
 class Hills:

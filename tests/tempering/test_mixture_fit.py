@@ -13,7 +13,7 @@ import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.tempering import tuning
-from pmm_mcmc.tempering.mixture_fit import fitted_mixture
+from pmm_mcmc.tempering.modes import fitted_mixture
 from pmm_mcmc.tempering.path import Points
 
 

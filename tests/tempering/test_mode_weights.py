@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pmm_mcmc.tempering.mode_weights import find_modes
+from pmm_mcmc.tempering.modes import find_modes
 
 
 def mixture(centres, weights, sd=1.0):

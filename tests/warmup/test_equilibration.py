@@ -21,7 +21,7 @@ from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.warmup.equilibration import Equilibration, adjusted_setting, least_acceptance, report_of
 from pmm_mcmc.warmup.step_size import adjusted_friction, step_for_acceptance
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
-from pmm_mcmc.warmup.warming import Warming
+from pmm_mcmc.warmup.warm_up import Warming
 
 pytest_plugins = ["sampling_fixtures"]
 

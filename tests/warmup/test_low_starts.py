@@ -9,8 +9,8 @@ from reference import engine
 import pmm_mcmc as pmm
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.native import SIGNATURE
-from pmm_mcmc.warmup.low_starts import raised_starts
-from pmm_mcmc.warmup.warming import Warming
+from pmm_mcmc.warmup.ascent import raised_starts
+from pmm_mcmc.warmup.warm_up import Warming
 
 
 def cubic_regression(seed=3, n=40):

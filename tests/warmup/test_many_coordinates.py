@@ -8,8 +8,8 @@ import pytest
 from pmm_mcmc.warmup import stein_identity
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.block_checks import largest_spread
-from pmm_mcmc.warmup.standard_errors import worth_independent
-from pmm_mcmc.warmup.warming import training_chains
+from pmm_mcmc.warmup.stein_identity import worth_independent
+from pmm_mcmc.warmup.warm_up import training_chains
 
 
 def peak_of(function, *arguments):

@@ -10,7 +10,7 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.tape.density import TapedDensity
 from pmm_mcmc.warmup.noncentring import noncentring_at_starts, one_sided
-from pmm_mcmc.warmup.warming import Warming
+from pmm_mcmc.warmup.warm_up import Warming
 
 ARGUMENTS = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
 
@@ -93,6 +93,16 @@ def test_a_scale_keeps_its_sign_unless_what_changes_sign_with_it_is_tied_to_what
         precision[0, 0] += 100.0 * child.size
     z, gradient = gaussian_draws(structure, precision, np.random.default_rng(2))
     assert one_sided(structure, z, gradient).tolist() == [coupled]
+
+
+def test_a_scale_many_sds_from_0_keeps_its_sign():
+    """Where the centre of the other side is says nothing of what a step meets there."""
+    _, mapped, start = densities(eight_schools())
+    structure = mapped.structure
+    z = np.random.default_rng(2).normal(size=(600, start.size))
+    gradient = -z
+    z[:, structure.signed] += 6.0
+    assert not one_sided(structure, z, gradient).any()
 
 
 def test_a_scale_without_sign_is_the_logarithm():

@@ -10,9 +10,9 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.methods import METHODS
 from pmm_mcmc.warmup.block import Block
-from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import safe_step
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
+from pmm_mcmc.warmup.warm_up import Warmup
 
 PAPER = MethodArguments.checked("PoissonULMC", dynamics="underdamped")
 RECYCLED = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")

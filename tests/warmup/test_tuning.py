@@ -14,17 +14,15 @@ from scipy.signal import lfilter
 from tuning_cases import BIAS_TARGET, RECYCLED, UNADJUSTED, settings_of
 
 import pmm_mcmc as pmm
-from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.coordinates.scale import diagonal_scale
+from pmm_mcmc.coordinates.affine import Coordinates, diagonal_scale
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.methods import METHODS
-from pmm_mcmc.warmup import block_checks, thinning
-from pmm_mcmc.warmup.block import Block
+from pmm_mcmc.warmup import block_checks, stein_identity
+from pmm_mcmc.warmup.block import Block, narrowness, past_transient, replacements
 from pmm_mcmc.warmup.curvature import LocalCurvature, curvature_bound, rare_curvature
+from pmm_mcmc.warmup.stein_identity import steps_for_autocorrelation
 from pmm_mcmc.warmup.step_size import allowed_error, midpoint_count, safe_step
-from pmm_mcmc.warmup.thinning import steps_for_autocorrelation
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
-from pmm_mcmc.warmup.transient import narrowness, past_transient, replacements
 
 # -- scale -------------------------------------------------------------------------------------------------------------
 
@@ -269,9 +267,9 @@ def test_autocorrelation_of_some_coordinates_at_a_time(monkeypatch):
     columns = [rng.normal(size=(2, 400)), wave, slow, wave + rng.normal(size=(2, 400)), np.ones((2, 400))]
     for order in itertools.permutations(range(5)):
         position = np.stack([columns[i] for i in order], axis=2)
-        monkeypatch.setattr(thinning, "_TOGETHER", 2**20)
+        monkeypatch.setattr(stein_identity, "_TOGETHER", 2**20)
         expected = steps_for_autocorrelation(position)
-        monkeypatch.setattr(thinning, "_TOGETHER", 800)
+        monkeypatch.setattr(stein_identity, "_TOGETHER", 800)
         assert steps_for_autocorrelation(position) == expected > 3
 
 

@@ -14,11 +14,10 @@ from warm_ups import warm_up
 import pmm_mcmc as pmm
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.native import SIGNATURE
-from pmm_mcmc.warmup import timetable
+from pmm_mcmc.warmup.block import past_transient
 from pmm_mcmc.warmup.step_size import allowed_error, safe_step
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
-from pmm_mcmc.warmup.transient import past_transient
-from pmm_mcmc.warmup.warming import Warming
+from pmm_mcmc.warmup.warm_up import Warming, learnt_from, shortest_block
 
 SEEDS = range(5)
 KINDS = {"paper": {"scheme": "paper"}, "recycled": {"scheme": "recycled"}}
@@ -173,13 +172,13 @@ def test_a_chain_in_the_neck_of_a_posterior_does_not_draw_all_others_there():
 
 
 def test_blocks_hold_as_many_draws_of_many_chains_as_of_64():
-    lengths = {chains: timetable.shortest_block(chains) for chains in (1, 8, 64, 100, 128, 1024, 100_000)}
+    lengths = {chains: shortest_block(chains) for chains in (1, 8, 64, 100, 128, 1024, 100_000)}
     assert lengths == {1: 25, 8: 25, 64: 25, 100: 16, 128: 13, 1024: 2, 100_000: 2}
     for chains, rows in lengths.items():
-        learning = timetable.learnt_from(chains, rows, 64)
+        learning = learnt_from(chains, rows, 64)
         assert learning == chains if chains <= 100 else 1600 <= learning * rows < 1600 + rows
-        assert timetable.learnt_from(chains, 25, 64) == min(chains, 64)
-    assert timetable.learnt_from(1024, 2, 4) == 50, "in 16,384 coordinates and more"
+        assert learnt_from(chains, 25, 64) == min(chains, 64)
+    assert learnt_from(1024, 2, 4) == 50, "in 16,384 coordinates and more"
 
 
 def test_a_thousand_chains_know_scale_and_length_after_a_few_gradients():
@@ -191,7 +190,7 @@ def test_a_thousand_chains_know_scale_and_length_after_a_few_gradients():
     warming, seen = Warming.start(run, arguments, starts, 1000, rng), []
     while warming.n_grad.mean() < 24.0:
         warming.block(run, look=lambda which, chunk: seen.append(chunk.model_position))
-        assert len(warming.warmup.blocks[-1].lp) == timetable.learnt_from(chains, seen[-1].shape[1], 64)
+        assert len(warming.warmup.blocks[-1].lp) == learnt_from(chains, seen[-1].shape[1], 64)
     b2 = ((np.concatenate(seen, axis=1) ** 2).mean(axis=0) / sd**2 - 1.0) ** 2 / 2.0
     assert b2[0].min() > 100.0 and b2[-4:].max() < 0.02, "chance makes 5 / 1024 of the largest"
     # The gradients of updates are shared by all chains: their number is right in all, and nearly the same for each.

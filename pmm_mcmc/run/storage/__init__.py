@@ -17,8 +17,8 @@ same bytes as one that was never interrupted.
 
 from __future__ import annotations
 
-from pmm_mcmc.run.storage.errors import NothingStored, StoreError
-from pmm_mcmc.run.storage.reading import open_store
+from pmm_mcmc.run.storage.folder import NothingStored, StoreError
+from pmm_mcmc.run.storage.recovery import open_store
 from pmm_mcmc.run.storage.store import Store
 
 __all__ = ["NothingStored", "Store", "StoreError", "open_store"]

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.run.storage.errors import Damaged, StoreError
+from pmm_mcmc.run.storage.folder import Damaged, StoreError
 
 __all__ = ["FORMAT", "decode", "encode"]
 
-FORMAT = 3  # version of the checkpoints
+FORMAT = 4  # version of the checkpoints
 _MAGIC = b"PMMSTATE"
 _HEADER = struct.Struct("<8sI32s")
 

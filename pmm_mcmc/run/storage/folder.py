@@ -1,8 +1,4 @@
-"""The files of a store: bytes under keys such as ``posterior/mu/c.0.3``, in a folder on a disk.
-
-A file exists whole or not at all: it is written under another name, flushed and renamed.  Every failure becomes a
-:class:`StoreError` that names the file.
-"""
+"""Errors of stores."""
 
 from __future__ import annotations
 
@@ -13,9 +9,20 @@ from collections.abc import Iterator
 
 from filelock import FileLock, Timeout
 
-from pmm_mcmc.run.storage.errors import StoreError
+__all__ = ["LOCK", "PARTIAL", "PRIVATE", "Damaged", "Folder", "NothingStored", "StoreError"]
 
-__all__ = ["LOCK", "PARTIAL", "PRIVATE", "Folder"]
+
+class StoreError(RuntimeError):
+    """A store cannot be read or written: the message names the path, what happened, and the remedy."""
+
+
+class NothingStored(StoreError):
+    """There is nothing to resume or to read: the path is missing, or its creation was interrupted."""
+
+
+class Damaged(StoreError):
+    """The bytes of a file differ from those that were written."""
+
 
 PRIVATE = ".pmm"  # files that are not part of the zarr hierarchy
 PARTIAL = ".partial"

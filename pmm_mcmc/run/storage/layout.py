@@ -23,8 +23,7 @@ import numcodecs.zstd  # type: ignore[import-untyped]
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.run.storage.errors import StoreError
-from pmm_mcmc.run.storage.folder import PARTIAL, PRIVATE
+from pmm_mcmc.run.storage.folder import PARTIAL, PRIVATE, StoreError
 
 __all__ = ["METADATA", "ArrayLayout", "intact", "is_chunk", "is_ours", "packed"]
 

@@ -14,8 +14,7 @@ import numpy as np
 import xarray as xr
 
 from pmm_mcmc.run.storage.checkpoint import encode
-from pmm_mcmc.run.storage.errors import StoreError
-from pmm_mcmc.run.storage.folder import LOCK, PARTIAL, Folder
+from pmm_mcmc.run.storage.folder import LOCK, PARTIAL, Folder, StoreError
 from pmm_mcmc.run.storage.layout import METADATA, ArrayLayout, is_ours, packed
 from pmm_mcmc.run.storage.recovery import (
     CREATING,

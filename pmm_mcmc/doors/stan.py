@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.model.c_function import CFunction
-from pmm_mcmc.model.initial_points import checked_values
-from pmm_mcmc.model.result_tree import ResultTree
-from pmm_mcmc.model.stan_hierarchy import StanChildren
+from pmm_mcmc.api import ResultTree, checked_values
+from pmm_mcmc.doors.c_function import CFunction, PointerDensity
+from pmm_mcmc.doors.stan_statements import StanChildren
 
-__all__ = ["stan_children", "stan_function", "stan_layout", "stan_program", "stan_start"]
+__all__ = ["stan_density", "stan_program"]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -92,15 +91,12 @@ def _values(model: Any) -> dict[str, Any] | None:
     return {name: value for name, value in values.items() if name != "__stanli"} if isinstance(values, dict) else None
 
 
-def stan_children(model: Any, children: Any, code: str) -> StanChildren | None:
-    """Return the parameters that may be non-centred: of ``children`` or, for None, of the program's statements."""
-    if children is None and not code:
-        return None
-    return StanChildren(model, _variables(model.param_unc_names()), _values(model) or {}, children, code)
+def stan_density(model: Any, code: str, children: Any) -> PointerDensity:
+    """Return the density of a ``bridgestan.StanModel``.
 
-
-def stan_function(model: Any) -> tuple[CFunction, int, bool]:
-    """Return the C function of a model, its number of coordinates, and whether threads may share it."""
+    Parameters that may be non-centred are those of ``children`` or, for None, of the statements of the program.
+    Constants are dropped, and the Jacobian of the constraints is part of the density.
+    """
     missing = [name for name in _NEEDED if not hasattr(model, name)]
     if missing or not hasattr(model.stanlib, "bs_log_density_gradient"):
         raise ValueError(
@@ -110,10 +106,30 @@ def stan_function(model: Any) -> tuple[CFunction, int, bool]:
     if ndim < 1:
         raise ValueError(f"model={model!r}: the Stan model has no parameters, so there is nothing to sample")
     threads = bool(re.search(r"STAN_THREADS\s*=\s*(true|1)", model.model_info(), re.IGNORECASE))
-    return CFunction.of_stan(model), ndim, threads
+    address = ctypes.cast(model.stanlib.bs_log_density_gradient, ctypes.c_void_p).value
+    assert address is not None
+    function = CFunction(address, int(model.model), model, of_stan=True)
+    density = PointerDensity(function, ndim, threads)
+    density.layout = _layout(model)
+    density.start = _start(model)
+    if children is not None or code:
+        places = _variables(model.param_unc_names())
+        hierarchy = StanChildren(model, places, _values(model) or {}, children, code)
+        density.shapes = hierarchy.shapes
+        density.children = hierarchy.children
+
+    def explain(x: np.ndarray) -> str:
+        try:
+            model.log_density_gradient(x)
+        except RuntimeError as error:
+            return str(error)
+        return function.explain(x)
+
+    density.explain = explain
+    return density
 
 
-def stan_layout(model: Any) -> ResultTree:
+def _layout(model: Any) -> ResultTree:
     """Return the map from unconstrained draws to parameters, transformed parameters and generated quantities."""
     labels = model.param_names(include_tp=True, include_gq=True)
     places = _variables(labels)
@@ -151,7 +167,7 @@ def _failure(model: Any, x: np.ndarray, generates: bool) -> str:
     return "an error of some random numbers only"
 
 
-def stan_start(model: Any) -> Callable[[Mapping[str, Any]], np.ndarray]:
+def _start(model: Any) -> Callable[[Mapping[str, Any]], np.ndarray]:
     """Return the map from values of parameters by name to the unconstrained vector.
 
     Parameters that are not given are where a vector of zeros is.

@@ -1,25 +1,30 @@
 """C functions as log densities: those that users pass by address, and those of Stan models.
 
-The engine calls one compiled function of :data:`pmm_mcmc.model.native.SIGNATURE`, :func:`native`, for all of them: it
-reads the address of the function and that of its data from its table.
+The engine calls one compiled function of :data:`pmm_mcmc.api.SIGNATURE`, :func:`_native`, for all of them: it reads the
+address of the function and that of its data from its table.
 """
 
 from __future__ import annotations
 
+import copy
 import ctypes
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 import numba
 import numpy as np
+import pytensor.tensor as pt
 from llvmlite import ir
 from numba import carray, cfunc, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
 
-from pmm_mcmc.model.native import SIGNATURE, as_pointer
+from pmm_mcmc.api import SIGNATURE, ChildVariable, LogDensity, Structure, as_pointer, check_ndim, noncentred_op
 
-__all__ = ["CFunction", "evaluate", "native", "native_of_graph"]
+__all__ = ["CFunction", "PointerDensity", "pointer_density"]
 
 _NUMBERS = types.CPointer(types.double)
 # The form of a user's function, for numba and in C.
@@ -70,7 +75,7 @@ _call_of_stan = _caller(of_stan=True)
 
 
 @njit
-def evaluate(x, gradient, table):
+def _evaluate(x, gradient, table):
     """Fill the gradient at ``x``, and return the code and the value of the function of :attr:`CFunction.table`."""
     address, data, of_stan = table
     if of_stan:
@@ -79,26 +84,27 @@ def evaluate(x, gradient, table):
 
 
 @cache
-def native() -> Any:
+def _native() -> Any:
     """Return the C function that the engine calls, which calls what its table says."""
 
     @cfunc(SIGNATURE)
     def native(x, gradient, table, d):
-        code, value = evaluate(carray(x, (d,)), carray(gradient, (d,)), carray(table, (3,)))
+        code, value = _evaluate(carray(x, (d,)), carray(gradient, (d,)), carray(table, (3,)))
         return value if code == 0 else np.nan
 
     return native
 
 
 @cache
-def native_of_graph() -> Any:
+def _native_of_graph() -> Any:
     """Return the C function that a tape calls: of a table's address, coordinates, position, gradient and value."""
     integer = types.CPointer(types.int64)
 
     @cfunc(types.void(integer, integer, _NUMBERS, _NUMBERS, _NUMBERS))
     def native_of_graph(table, n, x, gradient, value):
         shape = (n[0],)
-        code, result = evaluate(carray(x, shape), carray(gradient, shape), carray(as_pointer(table[0]), (3,), np.int64))
+        function = carray(as_pointer(table[0]), (3,), np.int64)
+        code, result = _evaluate(carray(x, shape), carray(gradient, shape), function)
         value[0] = result if code == 0 else np.nan
 
     return native_of_graph
@@ -118,31 +124,85 @@ class CFunction:
         self.table = np.array([address, data, of_stan], dtype=np.uint64).view(np.int64)
         self._owner = owner
 
-    @classmethod
-    def of_pointer(cls, address: Any, data: Any) -> CFunction:
-        """Check the arguments of :meth:`pmm_mcmc.LogDensity.from_pointer`."""
-        return cls(_address_of(address), _data_at(data), (address, data))
-
-    @classmethod
-    def of_stan(cls, model: Any) -> CFunction:
-        """Return ``bs_log_density_gradient`` of a ``bridgestan.StanModel``.
-
-        Constants are dropped, and the Jacobian of the constraints is part of the density.
-        """
-        address = ctypes.cast(model.stanlib.bs_log_density_gradient, ctypes.c_void_p).value
-        assert address is not None
-        return cls(address, int(model.model), model, of_stan=True)
-
     def explain(self, x: np.ndarray) -> str:
         """Say why there is no finite value at ``x``."""
         gradient = np.full(len(x), np.nan)
-        code, value = evaluate(np.array(x, dtype=float), gradient, self.table)
+        code, value = _evaluate(np.array(x, dtype=float), gradient, self.table)
         if code:
             return f"the C function returned code {code}"
         bad = np.flatnonzero(~np.isfinite(gradient))
         parts = [f"the value is {value}"] if not np.isfinite(value) else []
         parts += [f"element {bad[0]} of the gradient is {gradient[bad[0]]}"] if bad.size else []
         return "; ".join(parts)
+
+
+class _Density(Op):
+    """The value of a C function at a position, NaN where it fails, and its gradient: for tapes."""
+
+    def __init__(self, function: CFunction):
+        self.function = function
+
+    def make_node(self, x: Any) -> Apply:
+        """Return the node."""
+        return Apply(self, [x], [pt.dscalar(), x.type()])
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        """Raise: tapes alone run it."""
+        raise NotImplementedError
+
+    def on_tape(self, builder: Any, x: Any) -> list[Any]:
+        """Append a call of the function to a tape, and return value and gradient."""
+        value = builder.new(())
+        gradient = builder.new(x.shape)
+        table = int(self.function.table.ctypes.data)
+        builder.foreign(_native_of_graph().address, table, len(x), builder.copy(x), gradient, value)
+        return [value, gradient]
+
+
+class PointerDensity(LogDensity):
+    """A C function as a log density, in the form that the numba engine takes.
+
+    Attributes
+    ----------
+    shapes : dict
+        Variables whose values are the vector, in their order, with their shapes.
+    """
+
+    runs_on = "numba"
+    children: Mapping[str, ChildVariable]
+
+    def __init__(self, function: CFunction, d: int, thread_safe: bool):
+        super().__init__(d)
+        self.thread_safe = thread_safe
+        self.explain = function.explain
+        self.structure = Structure.identity(d)
+        self.width = d
+        self.shapes: Mapping[Any, tuple[int, ...]] = {}
+        self._called = function
+
+    def _composed(self, fixed: Mapping[str, bool]) -> LogDensity:
+        density = copy.copy(self)
+        chosen = [(self.children[name], is_fixed) for name, is_fixed in fixed.items()]
+        children = [v._replace(child=v.child._replace(fixed=is_fixed)) for v, is_fixed in chosen]
+        density.composed = noncentred_op(_Density(self._called), self.shapes, children)
+        return density
+
+    def function(self, output: str) -> Any:
+        """Return the C function of the engine's signature, for end points and midpoints alike."""
+        return _native()
+
+    def table(self, output: str, density_parameters: np.ndarray | None = None) -> np.ndarray:
+        """Return the addresses that it reads: of the user's function and its data."""
+        return self._called.table
+
+
+def pointer_density(address: Any, ndim: Any, data: Any, thread_safe: Any) -> PointerDensity:
+    """Return the density of :meth:`pmm_mcmc.LogDensity.from_pointer`."""
+    check_ndim(ndim, "the function")
+    if not isinstance(thread_safe, bool | np.bool_):
+        raise ValueError(f"thread_safe={thread_safe!r}: must be True or False")
+    function = CFunction(_address_of(address), _data_at(data), (address, data))
+    return PointerDensity(function, int(ndim), bool(thread_safe))
 
 
 def _address_of(address: Any) -> int:

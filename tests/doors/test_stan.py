@@ -8,7 +8,7 @@ from pymc.exceptions import SamplingError
 from stan_programs import FORMS, FORMS_DATA, MIXTURE, REGRESSION, SCHOOLS, SCHOOLS_DATA, SCHOOLS_MEANS
 
 import pmm_mcmc as pmm
-from pmm_mcmc.model.stan import stan_program
+from pmm_mcmc.doors.stan import stan_program
 
 RUN = {"draws": 40, "tune": 200, "chains": 2, "random_seed": 1, "progressbar": False}
 RUN["compute_convergence_checks"] = False

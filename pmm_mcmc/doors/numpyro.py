@@ -11,10 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pmm_mcmc.model.initial_points import checked_values, count_of_draws
-from pmm_mcmc.model.jax_density import JaxDensity
-from pmm_mcmc.model.jax_hierarchy import Children, checked_children
-from pmm_mcmc.model.result_tree import ResultTree, flat_names, in_blocks
+from pmm_mcmc.api import (
+    LogDensity,
+    ResultTree,
+    checked_jax_children,
+    checked_values,
+    count_of_draws,
+    flat_names,
+    in_blocks,
+)
 
 try:
     import numpyro.distributions as dist
@@ -185,7 +190,7 @@ class _Sites:
         groups = {"observed_data": data} if data else {}
         return ResultTree(flat_names(shapes), values, lambda: (coords, dims), lambda: groups)
 
-    def children(self) -> Children:
+    def children(self) -> dict[str, Any]:
         """Return the sites that may be non-centred, with location and scale as functions of the vector."""
         children: dict[str, Any] = {}
         for name, (coordinates, shape, _) in self.latent.items():
@@ -196,7 +201,7 @@ class _Sites:
             if all(bool(jnp.isfinite(function(nowhere)).all()) for function in child[1:]):
                 continue  # both are constants: what depends on a position is NaN at NaN
             try:
-                children |= checked_children({name: child}, self.d)
+                children |= checked_jax_children({name: child}, self.d)
             except ValueError as error:  # such as an element that depends on another one of its site
                 _log.debug("%s stays centred: %s", name, error)
         return children
@@ -278,12 +283,12 @@ class _Blocks:
             return in_blocks(batched, np.asarray(position, dtype=float), self._shapes, self._rows)
 
 
-def numpyro_density(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> JaxDensity:
+def numpyro_density(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> LogDensity:
     """Return the density of :meth:`pmm_mcmc.LogDensity.from_numpyro`."""
     with jax.enable_x64(True):
         sites = _Sites(model, args, kwargs)
         children = sites.children()
-        density = JaxDensity.of_function(sites.log_density, sites.d, children)
+        density = LogDensity.from_jax(sites.log_density, sites.d, children)
         density.layout = sites.layout()
     density.explain = sites.explain
     density.start = sites.start

@@ -19,9 +19,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
-from pmm_mcmc.coordinates.child import Child
-from pmm_mcmc.model.families import Law
-from pmm_mcmc.model.hierarchy import ChildVariable, ordered_children
+from pmm_mcmc.api import Child, ChildVariable, Law, ordered_children
 
 __all__ = ["StanChildren"]
 

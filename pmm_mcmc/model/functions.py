@@ -1,13 +1,18 @@
-"""Functions of PyTensor that run operation by operation in NumPy: nothing is compiled.
+"""Functions of PyTensor graphs: kept with their model, built fast, and run in NumPy without compilation.
 
 Compilation takes numba seconds for any model, and most of a minute for some.
 """
 
 from __future__ import annotations
 
+import gc
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pymc as pm
 import pytensor
 import pytensor.scalar as ps
 import pytensor.tensor as pt
@@ -22,9 +27,54 @@ from pytensor.scalar.math import Log1mexp, Softplus
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.rewriting.ofg import inline_ofg_node
 
-from pmm_mcmc.model.building import building
+__all__ = ["batched_function", "building", "in_numpy", "model_cache", "python_function", "python_mode", "state_of"]
 
-__all__ = ["batched_function", "in_numpy", "python_function", "python_mode"]
+
+class _Cache(dict[str, dict[Any, Any]]):
+    """A part of a model that is neither copied nor pickled with it: addresses of machine code mean nothing there."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_Cache, ())
+
+
+def model_cache(model: pm.Model, what: str) -> dict[Any, Any]:
+    """Return the dictionary of a kind of things that are compiled once for a model.
+
+    It is an attribute of the model: what is compiled refers to the model's variables, so that a dictionary of all
+    models, even one with weak references to them, would keep each of them, and its machine code, for ever.
+    """
+    return model.__dict__.setdefault("_pmm_mcmc", _Cache()).setdefault(what, {})
+
+
+def state_of(model: pm.Model, vars: Sequence[Any]) -> tuple[Any, ...]:
+    """Return what changes if variables are added to a model, or the precision of its graphs is another."""
+    variables = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
+    return (*map(id, variables), pytensor.config.floatX)
+
+
+_lock = threading.Lock()
+_before: list[tuple[int, bool]] = []  # what each of the blocks that build graphs now has to restore
+
+
+@contextmanager
+def building() -> Iterator[None]:
+    """Build graphs without PyTensor's notes of who built what and without the collection of garbage: a third faster."""
+    from pytensor import config
+
+    with _lock:
+        _before.append(_before[0] if _before else (config.traceback__limit, gc.isenabled()))
+        config.traceback__limit = 0
+        gc.disable()
+    try:
+        yield
+    finally:
+        with _lock:
+            limit, collects = _before.pop()
+            if not _before:
+                config.traceback__limit = limit
+                if collects:
+                    gc.enable()
+
 
 # Without the exclusion, recognised sums of exponentials would be compiled, each as a separate function.
 _PYTHON = RewriteDatabaseQuery(include=["fast_compile", "py_only"], exclude=["symbolic_op_recognition"])

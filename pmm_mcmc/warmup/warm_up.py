@@ -1,40 +1,107 @@
-"""The warm-up schedule of chains that are tuned together: what the draws of each block change in their setting.
+"""A warm-up of chains that have one setting: those of a run, or those that a step of PyMC learns its setting from.
 
 The setting (:class:`TunedParameters`) is a step size with its number of midpoints ``K``, a friction, the preconditioner
-with the non-centring, and the transitions of a draw.  Any engine can follow the schedule::
+with the non-centring, and the transitions of a draw.  A :class:`Warmup` is the schedule: what the draws of each block
+change in the setting.  Any engine can follow it::
 
     warmup = Warmup.start(...)
     while not warmup.finished:
         warmup.observe(draws of the chains, with the setting warmup.tuned, from warmup.done to warmup.boundary)
         warmup.update(engine)
 
-The setting is adapted after each block until it is settled; then it is frozen, and the other blocks check it.
+Blocks grow while the setting is adapted, until it is settled; then it is frozen, at 70 % of the warm-up at the latest,
+and blocks of equal length check it.
+
+A :class:`Warming` has the chains.  The setting is learnt from the draws of some *training chains*, and of more of them
+in the first blocks, which are short; the others follow it.  Many chains at one time show the scale that few show over
+time, so that blocks are shorter where there are more chains.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
-from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.coordinates.scale import diagonal_scale
+from pmm_mcmc.coordinates.affine import Coordinates, diagonal_scale
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Engine, TunedParameters
+from pmm_mcmc.engines.contract import Chunk, Engine, Ensemble, TunedParameters
+from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import HARMONIC
-from pmm_mcmc.warmup import block_checks, step_size, timetable
-from pmm_mcmc.warmup.block import Block
+from pmm_mcmc.warmup import block_checks, step_size
+from pmm_mcmc.warmup.ascent import raised_starts
+from pmm_mcmc.warmup.block import Block, narrowness, past_transient, replacements
 from pmm_mcmc.warmup.curvature import LocalCurvature
-from pmm_mcmc.warmup.noncentring import NoncentringFit
-from pmm_mcmc.warmup.stein_identity import too_wide
-from pmm_mcmc.warmup.thinning import steps_for_autocorrelation
+from pmm_mcmc.warmup.noncentring import NoncentringFit, noncentring_at_starts
+from pmm_mcmc.warmup.stein_identity import steps_for_autocorrelation, too_wide
+from pmm_mcmc.warmup.step_size import fixed_setting
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
-from pmm_mcmc.warmup.transient import narrowness, past_transient, replacements
 
-__all__ = ["Warmup"]
+__all__ = [
+    "FEWEST",
+    "Warming",
+    "Warmup",
+    "end_of_block",
+    "end_of_check",
+    "end_of_growing",
+    "extension",
+    "latest_freeze",
+    "learnt_from",
+    "shortest_block",
+    "stiffness",
+    "training_chains",
+]
+
+
+def stiffness(curvature: float) -> float:
+    """Return the factor, 1 to 4, by which a large curvature lengthens the warm-up: steep places are rare in draws."""
+    return min(max(curvature / THRESHOLDS.stiff, 1.0), THRESHOLDS.stiffest)
+
+
+def latest_freeze(length: int) -> int:
+    """Return the transition at which the setting is frozen, whether it has settled or not."""
+    return int(THRESHOLDS.freeze_at * length)
+
+
+def shortest_block(chains: int) -> int:
+    """Return the length of the first block: the more chains, the fewer transitions make as many draws.
+
+    At least two, whose differences show the curvature.
+    """
+    training = THRESHOLDS.training_chains
+    return max(2, -(-training * THRESHOLDS.first_block // max(chains, training)))
+
+
+def learnt_from(chains: int, rows: int, training: int) -> int:
+    """Return the number of chains that a block is learnt from: in short blocks more than ``training``."""
+    return min(chains, max(training, -(-training * THRESHOLDS.first_block // rows)))
+
+
+def end_of_block(done: int, shortest: int = THRESHOLDS.first_block) -> int:
+    """Return the end of the block that begins at a transition: blocks grow."""
+    return done + max(shortest, int(THRESHOLDS.growth * done))
+
+
+def end_of_growing(done: int, length: int, shortest: int = THRESHOLDS.first_block) -> int:
+    """Return the end of a block of adaptation; it includes a remainder too short for another block."""
+    boundary = end_of_block(done, shortest)
+    latest = latest_freeze(length)
+    return boundary if latest - boundary >= shortest else max(latest, done + 1)
+
+
+def end_of_check(done: int, length: int, chains: int, stiff: float) -> int:
+    """Return the end of a check, which is longer if the posterior is stiff."""
+    size = max(THRESHOLDS.least_check, min(int(stiff * THRESHOLDS.checked_draws) // chains, length // 5))
+    return length if length - done < 2 * size else done + size
+
+
+def extension(rows: int, chains: int) -> int:
+    """Return the length of one more check, after one of ``rows`` transitions that failed at the end."""
+    return max(THRESHOLDS.least_check, min(rows, THRESHOLDS.checked_draws // chains))
 
 
 @dataclass
@@ -112,7 +179,7 @@ class Warmup:
     @property
     def replaces(self) -> bool:
         """Whether a chain that is still on its way down from its start is replaced by a copy of another."""
-        return self.done >= min(THRESHOLDS.first_block, timetable.latest_freeze(self.length))
+        return self.done >= min(THRESHOLDS.first_block, latest_freeze(self.length))
 
     @property
     def tolerance(self) -> float:
@@ -151,7 +218,7 @@ class Warmup:
         if self.finished and failed_check and self._extensions < THRESHOLDS.most_extensions:
             # The step has shrunk: one more check, so that the final setting is checked.
             self._extensions += 1
-            self.length += timetable.extension(block.lp.shape[1], chains)
+            self.length += extension(block.lp.shape[1], chains)
         if self.finished:
             return self.finish()
         self.boundary = self._next_boundary(chains)
@@ -164,12 +231,12 @@ class Warmup:
 
     @property
     def _stiffness(self) -> float:
-        return timetable.stiffness(self._curvature + (self.arguments.kernel.dynamics == HARMONIC))
+        return stiffness(self._curvature + (self.arguments.kernel.dynamics == HARMONIC))
 
     def _next_boundary(self, chains: int) -> int:
         if self.frozen is not None:
-            return timetable.end_of_check(self.done, self.length, chains, self._stiffness)
-        return timetable.end_of_growing(self.done, self.length, self.shortest)
+            return end_of_check(self.done, self.length, chains, self._stiffness)
+        return end_of_growing(self.done, self.length, self.shortest)
 
     def finish(self) -> TunedParameters:
         """End the warm-up now, also before its first block; return the setting of the draws."""
@@ -193,7 +260,7 @@ class Warmup:
         if self.replaces:
             self.source = replacements(usable[:, -block.lp.shape[1] :], block.unstable)
         settled = self._fit_setting(window, usable, engine, block)
-        if settled or self.done >= timetable.latest_freeze(self.length):
+        if settled or self.done >= latest_freeze(self.length):
             self._freeze()
 
     def _freeze(self) -> None:
@@ -271,3 +338,158 @@ class Warmup:
             # After a short warm-up, or where the step has shrunk lately.
             return steps_for_autocorrelation(self._last_positions)
         return steps_for_autocorrelation(np.concatenate(positions, axis=1))
+
+
+# Chains that a setting is learnt from in any number of coordinates: those of a default run, and of a step of PyMC's.
+# Their setting is as near to that of many as the setting of more is (benchmarks/frozen/tuning.txt).
+FEWEST = 4
+
+
+def training_chains(d: int) -> int:
+    """Return the number of chains that a setting is learnt from, at most, in ``d`` coordinates."""
+    limit = THRESHOLDS.training_numbers // max(d, 1)
+    return min(max(limit, FEWEST), THRESHOLDS.training_chains)
+
+
+@dataclass
+class Warming:
+    """A warm-up in progress: all that is needed to continue it, bit for bit."""
+
+    ensemble: Ensemble
+    tuned: TunedParameters  # the setting of the chains
+    warmup: Warmup | None  # the schedule; None without warm-up
+    n_grad: np.ndarray  # (chain,): gradients spent, with shares of those of the schedule
+
+    @classmethod
+    def start(
+        cls,
+        engine: Engine,
+        arguments: MethodArguments,
+        starts: np.ndarray,
+        length: int,
+        rng: np.random.Generator,
+        checked: bool = True,
+    ) -> Warming:
+        """Begin at dispersed positions ``(chain, d)`` in the model's coordinates, for ``length`` transitions at most.
+
+        The last blocks check the setting, if it is to be ``checked``: an equilibration checks its own.  Starts without
+        a finite log density and gradient are an error, and so is a ``length`` of 0 without a step size.
+        """
+        density_parameters = engine.structure.initial_noncentring()
+        pair_gradients = 0
+        if length:
+            density_parameters, pair_gradients = noncentring_at_starts(engine, starts)
+        starts, _ = engine.structure.to_z(starts, density_parameters)
+        gradients = engine.gradient_at(starts, density_parameters)
+        bad = np.flatnonzero(~np.isfinite(gradients).all(axis=1))
+        if bad.size:
+            raise ValueError(f"starts[{bad[0]}]: the log density or its gradient is not finite there; start elsewhere")
+        n_grad = np.full(len(starts), 2 - (-pair_gradients // len(starts)))
+        if length == 0:
+            warmup = None
+            tuned = fixed_setting(arguments, starts[0], density_parameters)
+        else:
+            starts, gradients, ascent_gradients = raised_starts(engine, starts, gradients, density_parameters)
+            n_grad += ascent_gradients
+            shortest = shortest_block(len(starts))
+            training = slice(learnt_from(len(starts), shortest, training_chains(engine.d)))
+            warmup = Warmup.start(
+                arguments, length, starts[training], gradients[training], density_parameters=density_parameters,
+                shortest=shortest, ends="passed" if checked else "frozen",
+            )  # fmt: skip
+            tuned = warmup.tuned
+        ensemble = Ensemble.start(engine, tuned.coordinates, starts, rng)
+        return cls(ensemble, tuned, warmup, n_grad)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the setting is final."""
+        return self.warmup is None or self.warmup.finished
+
+    def advance(
+        self,
+        engine: Engine,
+        setting: TunedParameters,
+        rows: int,
+        batch: int | None,
+        observe: Callable[[slice, Chunk], None],
+        processes: Processes,
+        tolerance: float = 0.0,
+    ) -> np.ndarray:
+        """Advance all chains by ``rows`` transitions; return which draws are past the transient, ``(chain, rows)``.
+
+        ``observe`` is called with each ``batch`` of chains of this process, counted from its first, and their draws.
+        """
+        local_ensemble = self.ensemble.subset(processes.chains)
+        n_grad = self.n_grad[processes.chains].copy()
+        lp = np.empty((len(n_grad), rows))
+        narrow = np.empty(len(n_grad))
+        for chains, chunk in local_ensemble.advance_in_batches(engine, setting, rows, batch, tolerance=tolerance):
+            lp[chains] = chunk.sampled_lp
+            narrow[chains] = narrowness(chunk.evaluation, engine.d)
+            n_grad[chains] += chunk.n_grad.sum(axis=1)
+            observe(chains, chunk)
+        self.ensemble.transition = local_ensemble.transition
+        self.ensemble.state, self.ensemble.evaluation, self.n_grad, lp, narrow = processes.join(
+            local_ensemble.state, local_ensemble.evaluation, n_grad, lp, narrow
+        )
+        return past_transient(-lp, engine.d, narrow)
+
+    def block(
+        self,
+        engine: Engine,
+        batch: int | None = None,
+        look: Callable[[slice, Chunk], None] | None = None,
+        processes: Processes | None = None,
+    ) -> None:
+        """Advance all chains over the current block, and update the setting; arguments as of :meth:`advance`."""
+        warmup = self.warmup
+        assert warmup is not None
+        n = len(self.n_grad)
+        rows = warmup.boundary - warmup.done
+        processes = Processes(slice(0, n)) if processes is None else processes
+        training_count = int(min(warmup.learning_chains, learnt_from(n, rows, training_chains(engine.d))))
+        training: list[Block] = []
+        rejected: list[np.ndarray] = []
+
+        def observe(chains: slice, chunk: Chunk) -> None:
+            training_rows = max(training_count - processes.chains.start - chains.start, 0)
+            if training_rows or not training:
+                # Copies, since views would keep the whole batch in memory.
+                training.append(Block(*(array[:training_rows].copy() for array in Block.of(chunk))))
+            rejected.append(chunk.unstable)
+            if look is not None:
+                look(chains, chunk)
+
+        usable = self.advance(engine, self.tuned, rows, batch, observe, processes, warmup.tolerance)
+        newest = Block(*processes.join(*(np.concatenate(arrays) for arrays in zip(*training, strict=True))))
+        training.clear()  # in many coordinates it is as large as all draws
+        (unstable,) = processes.join(np.concatenate(rejected))
+        old = self.tuned.coordinates
+        self._close(engine, newest, replacements(usable, unstable))
+        self.ensemble.change_coordinates(engine, old, self.tuned.coordinates)
+
+    def _close(self, engine: Engine, block: Block, source: np.ndarray) -> None:
+        """Update the setting by the draws of the training chains in a block, and replace chains that are stuck.
+
+        ``source`` is the number of the chain from which each chain goes on; that of the training chains follows from
+        their draws.  States keep their old coordinates.
+        """
+        warmup = self.warmup
+        assert warmup is not None
+        chains = np.arange(len(self.n_grad))
+        warmup.observe(block, engine.structure)
+        earlier_shares = self._shares()
+        self.tuned = warmup.update(engine)
+        if warmup.frozen is not None or not warmup.replaces:
+            source = chains.copy()
+        source[: len(warmup.source)] = warmup.source
+        if not np.array_equal(source, chains):
+            self.ensemble.copy_from(source)
+        self.n_grad = self.n_grad + self._shares() - earlier_shares
+
+    def _shares(self) -> np.ndarray:
+        """Return each chain's share of the gradients that the schedule has evaluated."""
+        assert self.warmup is not None
+        each, more = divmod(self.warmup.n_grad, len(self.n_grad))
+        return each + (np.arange(len(self.n_grad)) < more)
