@@ -119,12 +119,7 @@ class Binding:
     @cached_property
     def engine(self) -> NumbaEngine | TapedEngine:
         """What advances chains."""
-        density = self.density
-        engine: NumbaEngine | TapedEngine
-        if density.others:  # which a tape would take for data, and be built anew for each draw
-            engine = NumbaEngine.of(self.arguments, density)
-        else:
-            engine = engine_of(self.arguments, density, self.flat(self.initial_point), 1, _CHAINS, _log.info)
+        engine = engine_of(self.arguments, self.density, self.flat(self.initial_point), 1, _CHAINS, _log.info)
         engine.periods = periods_of(self.vars, self.model)
         return engine
 

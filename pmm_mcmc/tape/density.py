@@ -30,9 +30,10 @@ _NOT_IN_LARGE = ("canonicalize", "local_greedy_distributor")
 
 
 class TapedDensity:
-    """A :class:`pmm_mcmc.model.pytensor_density.PyTensorDensity` of all variables of a model, without a compiler.
+    """A :class:`pmm_mcmc.model.pytensor_density.PyTensorDensity` of a model, without a compiler.
 
-    Data are constants of the tape, which is built anew where they have changed.  Values and gradients are those of
+    Data are constants of the tape, which is built anew where they have changed; variables that others move are inputs,
+    read whenever a table is made.  Values and gradients are those of
     numba to rounding: ``checked`` is the last tape that was compared with PyTensor.
 
     Raises
@@ -50,11 +51,13 @@ class TapedDensity:
         self.structure = density.structure
         self.width = density.width
         parameters = density.density_parameters
-        self._inputs = [flat] if parameters is None else [flat, parameters]
+        self._has_parameters = parameters is not None
         self._parameters = np.array([] if parameters is None else parameters.get_value(), dtype=float)
+        self._others = list(density.others.values())
+        moving = [*self._others] if parameters is None else [parameters, *self._others]
         variables = dict.fromkeys(ancestors(outputs))
-        self._shared = [v for v in variables if isinstance(v, SharedVariable) and v is not parameters]
-        self._graph = FunctionGraph([*self._inputs, *self._shared], list(outputs), clone=True)
+        self._shared = [v for v in variables if isinstance(v, SharedVariable) and v not in moving]
+        self._graph = FunctionGraph([flat, *moving, *self._shared], list(outputs), clone=True)
         large = len(self._graph.apply_nodes) > _LARGE
         numba_mode().excluding(*_NOT_REWRITTEN, *(_NOT_IN_LARGE if large else ())).optimizer.rewrite(self._graph)
         self._idle: list[tuple[np.ndarray, np.ndarray]] = []  # a workspace that nobody uses, with what it is a copy of
@@ -65,9 +68,14 @@ class TapedDensity:
         self._values = [shared.get_value(borrow=True) for shared in self._shared]
         self._data = [np.array(value) for value in self._values]
         builder = Builder()
-        inputs = [builder.new((size,)) for size in (self.d, len(self._parameters))[: len(self._inputs)]]
+        inputs = [builder.new(np.shape(value)) for value in (np.empty(self.d), *self._moving(self._parameters))]
         outputs = trace(builder, self._graph, [*inputs, *self._data])
         return builder.finish(inputs, [builder.copy(output) for output in outputs])
+
+    def _moving(self, parameters: np.ndarray) -> list[np.ndarray]:
+        """Return the values of the inputs beside the position: the density's parameters, and what others move."""
+        others = [np.asarray(other.get_value(borrow=True)) for other in self._others]
+        return [parameters, *others] if self._has_parameters else others
 
     def current(self, parameters: np.ndarray | None = None) -> Tape:
         """Return the tape for the data as they are now, and as many parameters of the density."""
@@ -83,7 +91,7 @@ class TapedDensity:
 
     def by_pytensor(self, z: np.ndarray) -> list[Any]:
         """Return value and evaluation at a position by PyTensor's own operations, one after the other."""
-        return trace(Builder(), self._graph, [z, self._parameters][: len(self._inputs)] + self._data)
+        return trace(Builder(), self._graph, [z, *self._moving(self._parameters), *self._data])
 
     def function(self, output: str) -> Any:
         """Return the C function of the engine's signature, which is that of any model."""
@@ -102,8 +110,8 @@ class TapedDensity:
             copied = workspace = np.empty(0)
         if copied is not template:
             workspace = template.copy()
-        for start in inputs[1:]:
-            workspace[start : start + len(parameters)] = parameters
+        for start, values in zip(inputs[1:], self._moving(parameters), strict=True):
+            workspace[start : start + values.size] = values.ravel()
         width = self.width if output == "joint" else self.d
         places = code.ctypes.data, len(code), workspace.ctypes.data, len(workspace), value, evaluation, width
         table = np.array(places, dtype=np.int64)

@@ -200,6 +200,26 @@ def test_data_that_changed_are_read_again(size):
     np.testing.assert_allclose(mine, expected, rtol=1e-10)
 
 
+def test_variables_that_other_steps_move_are_inputs():
+    """Their values are read for each table; the tape stays."""
+    with pm.Model() as model:
+        k = pm.Poisson("k", 3.0)
+        scale = pm.HalfNormal("scale", shape=2)
+        x = pm.Normal("x", k, scale, shape=2)
+    point = model.initial_point(0)
+    density = log_density(choose_vars([x], model), model, point)
+    tape = TapedDensity(density)
+    before = tape.current()
+    position = np.array([[0.3, -1.2]])
+    for count, logarithm in ((2, [0.0, 1.0]), (7, [-1.0, 0.5])):
+        for name, value in {"k": np.int64(count), "scale_log__": np.array(logarithm)}.items():
+            density.others[name].set_value(np.asarray(value, dtype=density.others[name].dtype))
+        expected, mine = (evaluations(each, "joint", position, None) for each in (density, tape))
+        np.testing.assert_allclose(mine, expected, rtol=1e-12)
+        np.testing.assert_allclose(mine[0, :2], (count - position[0]) / np.exp(2.0 * np.array(logarithm)), rtol=1e-12)
+    assert tape.current() is before
+
+
 @pytest.mark.parametrize("step", [None, pmm.PoissonULMC(K=4), pmm.PoissonOLMC(K=4)], ids=["default", "ulmc", "olmc"])
 def test_draws_are_those_of_numba_to_rounding(step):
     model = linear(np.random.default_rng(4).normal(size=(4, 3)))
