@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import t
 
 from pmm_mcmc.api import NOT_TRUSTED, degrees_of_freedom, standard_error, verdict
-from pmm_mcmc.workbench.runs import PEERS, Run, run, unconstrained_draws
+from pmm_mcmc.workbench.comparison import PEERS, Run, run, unconstrained_draws
 
 __all__ = ["COLUMNS", "Truth", "row", "truth_for", "truth_of_draws"]
 
