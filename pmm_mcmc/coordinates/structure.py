@@ -57,12 +57,6 @@ class Signs(NamedTuple):
         flip = sign[..., self.flips].prod(axis=-1)
         return z * flip, gradient * flip
 
-    def mirrored(self, z: np.ndarray, gradient: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
-        """Yield for each scale the points ``z`` ``(n, d)`` on its other side: see ``Structure.mirrored``."""
-        for scale in self.signed:
-            flip = np.where((self.flips == scale).any(axis=1), -1.0, 1.0)
-            yield z * flip, gradient * flip, int((flip < 0.0).sum())
-
     def with_sign(self, logarithm: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ``v`` of logarithms ``(n, k)`` of scales, and the log determinants ``(n,)`` of the way back."""
         s = np.exp(logarithm)
@@ -349,7 +343,9 @@ class Structure:
 
         The third is the number of coordinates that change sign.
         """
-        yield from self._signs.mirrored(z, gradient)
+        for scale in self.signed:
+            flip = np.where((self._signs.flips == scale).any(axis=1), -1.0, 1.0)
+            yield z * flip, gradient * flip, int((flip < 0.0).sum())
 
     def without_sign(self, noncentring: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """Return parameters with which signed scales stay on one side, as logarithms, by a ``mask`` ``(k,)``."""
