@@ -15,8 +15,8 @@ from __future__ import annotations
 import functools
 
 import numpy as np
+from scipy.optimize import brentq
 
-from pmm_mcmc.langevin.bisection import bisected
 from pmm_mcmc.langevin.gaussian_law import growth_of_moments, step_maps
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 
@@ -33,6 +33,8 @@ _MARGIN_OF_RLMC = 1.8
 # are 10 to 40 % too large; the largest curvature that warm-up tunes a step for is at most three quarters of it.
 SOUND = 0.6
 _SLOPES = np.linspace(0.005, 0.995, 100)
+# Logarithms of the curvatures, times the step to its power, between which that limit is searched.
+_LOG_CURVATURES = np.log(1e-6), np.log(1e4)
 
 
 def guard_threshold(kernel: Kernel, step_size: float, friction: float, K: int, d: int) -> float:
@@ -73,17 +75,21 @@ def steepest_curvature(kernel: Kernel, step_size: float, friction: float, K: int
 
 @functools.lru_cache(maxsize=4096)
 def _steepest(kernel: Kernel, step_size: float, friction: float, K: int | None) -> float:
-    """Return the largest curvature with a stationary law, by bisection of its logarithm."""
+    """Return the largest curvature with a stationary law."""
     if kernel.adjusted:
         return np.inf
     offset = float(kernel.dynamics == HARMONIC)
     order = 1.0 if kernel.dynamics == OVERDAMPED else 2.0
-    low = 1e-6 / step_size**order
-    high = 1e4 / step_size**order
+    scale = 1.0 / step_size**order
 
-    def excess(curvature: float) -> float:
+    def excess(log_ratio: float) -> float:
         # Moments that stay as they are have no stationary law either.
-        growth = growth_of_moments(kernel, step_size, friction, K, curvature + offset)
+        growth = growth_of_moments(kernel, step_size, friction, K, scale * np.exp(log_ratio) + offset)
         return min(growth - 1.0, 1.0) or 1e-16
 
-    return bisected(excess, low, high, 40, lambda a, b: float(np.sqrt(a * b)))
+    low, high = _LOG_CURVATURES
+    if excess(high) <= 0.0:
+        return scale * float(np.exp(high))
+    if excess(low) > 0.0:
+        return scale * float(np.exp(low))
+    return scale * float(np.exp(brentq(excess, low, high)))

@@ -11,11 +11,11 @@ import functools
 import math
 
 import numpy as np
+from scipy.optimize import brentq
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import TunedParameters
-from pmm_mcmc.langevin.bisection import bisected
 from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.langevin.methods import METHODS, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
@@ -25,6 +25,9 @@ __all__ = [
     "follows_curvature", "longest_step", "midpoint_count", "safe_step", "step_for_acceptance", "with_adjusted_step",
     "with_step",
 ]  # fmt: skip
+
+# Accuracy of a step, relative to the longest.
+_ACCURACY = 1e-9
 
 _DOUBLE = 2.0  # largest growth of a step from block to block
 
@@ -55,7 +58,7 @@ def allowed_error(target_bias: float, d: int) -> float:
 def _largest_step(
     kernel: Kernel, friction: float, K: int | None, limit: float, curvatures: tuple[float, ...], target: float
 ) -> float:
-    """Return the longest step below a limit with variance errors on Gaussians within the target, by bisection."""
+    """Return the longest step below a limit with variance errors on Gaussians within the target."""
 
     def excess(step_size: float) -> float:
         error = max(abs(variance_error(kernel, step_size, friction, K, c)) for c in curvatures)
@@ -65,7 +68,10 @@ def _largest_step(
     if kernel.power > 0.0:
         # Errors of midpoints by importance change sign: they are small again at some steps that are too long.
         high = float(next((step for step in np.geomspace(0.01 * limit, limit, 48) if excess(step) > 0.0), limit))
-    return bisected(excess, 0.0, high, 24, lambda a, b: 0.5 * (a + b))
+    if excess(high) <= 0.0:
+        return high
+    accuracy = _ACCURACY * high
+    return float(brentq(excess, accuracy, high, xtol=accuracy)) - accuracy  # where the error is below the target
 
 
 def safe_step(arguments: MethodArguments, friction: float, curvature: float, target: float) -> float:
@@ -92,7 +98,7 @@ def safe_step(arguments: MethodArguments, friction: float, curvature: float, tar
 
 
 def _rounded(value: float) -> float:
-    """Round to the nearest 5 %, so that similar values share a bisection in the cache."""
+    """Round to the nearest 5 %, so that similar values share a root in the cache."""
     return float(1.05 ** np.round(np.log(value) / np.log(1.05)))
 
 
