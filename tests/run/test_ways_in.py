@@ -69,6 +69,6 @@ def test_pymc_has_no_door_for_samplers_yet():
     }
     new = set(inspect.signature(pm.sample).parameters) - known
     assert not new, (
-        f"pm.sample has {', '.join(sorted(new))}: if samplers can be handed in (sampler=), write pmm.Sampler, which runs "
-        "pmm.sample there; say in run/request.py what any other argument is here; then add the names to this list"
+        f"pm.sample has {', '.join(sorted(new))}: if samplers can be handed in (sampler=), write pmm.Sampler, which "
+        "runs pmm.sample there; say in run/request.py what any other argument is here; then add the names to this list"
     )
