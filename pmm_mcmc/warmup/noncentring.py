@@ -157,7 +157,8 @@ def one_sided(structure: Structure, z: np.ndarray, gradient: np.ndarray) -> np.n
     the effects of few groups are with an intercept: the other way round on the other side, where no preconditioner
     suits that suits this one.  The older draws give one, and the newer ones, mirrored, tell whether it fits there, but
     for its centre, of which a step knows nothing: not if it leaves more of a coordinate that changes sign than a
-    preconditioner that fits may leave.
+    preconditioner that fits may leave.  In eight models (two seeds) signs that left up to 1.4 cost 0.3 to 1.3 times
+    what logarithms did, 0.6 in the median, and runs that kept one that left 2.4 or more 2 to 15 times as much.
     """
     split = int(0.6 * len(z))
     sides = np.zeros(len(structure.signed), bool)

@@ -1,107 +1,131 @@
-"""What is refused of a model before anything is compiled: the message has the name, the value and the remedy."""
+"""What is said of a model whose log density has no finite value: the term, what is wrong with it, and what helps."""
 
 import numpy as np
 import pymc as pm
 import pytest
-from sampling_runs import run
+from pymc.exceptions import SamplingError
+from pytensor.raise_op import Assert
 
-from pmm_mcmc.model import pytensor_density as compiling
+import pmm_mcmc as pmm
 from pmm_mcmc.model.checks import check_direction
 
-pytestmark = pytest.mark.pymc
+pytestmark = [
+    pytest.mark.pymc,
+    pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered"),
+]
+RUN = {"progressbar": False, "compute_convergence_checks": False, "random_seed": 1}
 
 
-def everything_observed():
-    pm.Normal("y", observed=1.0)
+def bounded(t):
+    return pm.Uniform("t", -t, t)
 
 
-def unused_flat():
-    pm.Flat("a")
-    pm.Normal("y", pm.Normal("x"), observed=[1.0, 2.0])
+def symmetric(t):
+    return pm.Beta("t", t, t)
 
 
-def unused_half_flat():
-    pm.HalfFlat("s")
-    pm.Normal("x")
+def triangular(t):
+    return pm.Triangular("t", -t, t, c=t / 4)
 
 
-def discrete():
-    pm.Normal("x", pm.Poisson("count", 3.0))
+@pytest.mark.parametrize("make", [bounded, symmetric, triangular])
+def test_whole_numbers_of_eight_bits(make):
+    with pm.Model() as model:
+        make(100)
+    with pytest.raises(SamplingError, match=r"t \(.*\), whose whole numbers PyTensor holds in 8 bits.* as 100\.0"):
+        pmm.sample(model=model, **RUN)
+    with pm.Model() as model:  # the remedy
+        make(100.0)
+    assert pmm.sample(20, tune=20, chains=2, model=model, **RUN)["posterior"].sizes["draw"] == 20
 
 
-def missing_data():
-    pm.Normal("y", pm.Normal("x"), observed=pm.Data("data", [1.0, 2.0]))
-    pm.set_data({"data": np.array([1.0, np.nan])})
+@pytest.mark.parametrize("family, count", [(pm.Beta, 2), (pm.Gamma, 1), (pm.Weibull, 1), (pm.InverseGamma, 1)])
+def test_data_on_the_edge_of_a_support(family, count):
+    with pm.Model() as model:
+        family("y", pm.HalfNormal("a"), pm.HalfNormal("b"), observed=[0.0, 0.5, 1.0])
+    with pytest.raises(SamplingError, match=rf"y \(.*of {count} of its 3 data \(0.*are all its data possible"):
+        pmm.sample(model=model, **RUN)
 
 
-def missing_covariate():
-    pm.Normal("y", pm.Normal("x") * np.array([1.0, np.nan, 3.0]), observed=np.zeros(3))
+def regression():
+    y = pm.Data("data", np.arange(5.0))
+    pm.Normal("y", pm.Normal("a") * pm.Data("X", np.arange(5.0)), 1.0, observed=y)
+    return {"X": np.arange(7.0)}, r"y: its data of shape \(5,\) and its parameters of shape \(7,\) do not fit together"
 
 
-def missing_rate():
-    pm.NegativeBinomial("y", pm.math.exp(pm.Normal("x") * np.array([1.0, np.nan])), 1.0, observed=np.zeros(2, int))
+def indexed():
+    group = pm.Data("group", np.array([0, 1, 2, 0]))
+    y = pm.Data("data", np.ones(4))
+    pm.Normal("y", pm.Normal("a", shape=3)[group], pm.HalfNormal("s"), observed=y)
+    return {"group": np.array([0, 1, 2, 3])}, r"y: .* do not fit together \(IndexError: index 3 is out of bounds"
 
 
-def infinite():
-    pm.Normal("y", pm.Normal("x"), observed=[1.0, np.inf])
+def counted():
+    y = pm.Data("data", np.array([0, 1, 0, 1, 1]))
+    pm.Bernoulli("y", logit_p=pm.Data("X", np.ones((5, 2))) @ pm.Normal("a", shape=2), observed=y)
+    return {"data": np.array([0, 1, 1])}, r"y: its data of shape \(3,\) and its parameters of shape \(5,\)"
 
 
-def missing_counts():
-    pm.Poisson("y", pm.math.exp(pm.Normal("x")), observed=np.ma.masked_equal([1, -1, 3], -1))
+@pytest.mark.parametrize("build", [regression, indexed, counted])
+@pytest.mark.parametrize("sampled", [False, True])
+def test_sizes_after_set_data(build, sampled):
+    with pm.Model() as model:
+        data, words = build()
+        if sampled:
+            pmm.sample(5, tune=5, chains=1, **RUN)
+        pm.set_data(data)
+    with pytest.raises(ValueError, match=words):
+        pmm.sample(model=model, **RUN)
 
 
-MODELS = {
-    missing_counts: r"y: has missing values \(NaN\), of which PyMC makes discrete variables; leave these rows",
-    everything_observed: "no free variables.*leave observed= out",
-    unused_flat: r'a: the posterior is improper.*proper prior, such as pm.Normal\("a"',
-    unused_half_flat: r'such as pm.HalfNormal\("s"',
-    discrete: r"count: discrete.*pmx.marginalize\(model, \['count'\]\).*pm.sample\(step=pmm.PoissonULMC",
-    missing_data: "data: 1 of 2 data are missing; leave these out",
-    missing_covariate: r"y: 1 of 3 log densities are NaN, the first at \[1\], since data are; leave these out",
-    missing_rate: "y: data that it depends on are NaN; leave these rows out",
-    infinite: "y: 1 of 2 observed values are infinite; leave these out",
-}
-STARTS = {
-    "a wrong name": ({"xx": 1.0}, "initvals: 'xx' is no variable of the model, which has x, s, n"),
-    "a wrong shape": ({"x": 0.5}, r"initvals\['x'\]=0.5: must be numbers of shape \(3,\)"),
-    "no number": ({"x": ["a", "b", "c"]}, r"initvals\['x'\]=.*must be numbers"),
-    "a shape that data decide": ({"n": [1.0, 2.0]}, r"initvals\['n'\]=.*shape \(4,\)"),
-    "outside the support": ({"s": -1.0}, r"initvals\['s'\]=-1.0: is not inside the support of s"),
-    "at the edge of the support": ({"s": 0.0}, r"initvals\['s'\]=0.0: is not inside the support of s"),
-    "unconstrained": ({"s_log__": [1.0]}, r"initvals\['s_log__'\]=.*shape \(\)"),
-    "no dict": (5, "initvals=5: must be a dict"),
-    "too few": ([{}], "initvals has 1 entries: must be one dict, or a list of one for each of 6 chains"),
-}
+def test_predictions_are_not_marginalised():
+    with pm.Model() as model:
+        mu = pm.HalfNormal("mu")
+        pm.Poisson("y", mu, observed=[1, 2])
+        pm.Poisson("new", mu)
+    with pytest.raises(ValueError, match=r"new: discrete variables without data.* are predictions.*posterior_pr"):
+        pmm.sample(model=model, **RUN)
+    with pm.Model() as model:
+        pm.Poisson("y", 1.0 + pm.Bernoulli("z", 0.5) + pm.HalfNormal("mu"), observed=[1, 2])
+    with pytest.raises(ValueError, match="z: discrete variables have no gradient; marginalise them out"):
+        pmm.sample(model=model, **RUN)
 
 
-@pytest.fixture(autouse=True)
-def no_compilation(monkeypatch):
-    monkeypatch.setattr(compiling, "compile", lambda *args, **options: pytest.fail("compiled before the check"))
+def categories():
+    weights = pm.math.exp(pm.Normal("a", shape=3))
+    pm.Categorical("y", p=weights / (1.0 + weights.sum()), observed=[1, 2])
 
 
-@pytest.mark.filterwarnings("ignore:.*missing values:pymc.exceptions.ImputationWarning")
-@pytest.mark.parametrize("build", MODELS)
-def test_models_that_cannot_be_sampled(build):
+def mixture():
+    weights = 0.9 * pm.Dirichlet("w", np.ones(3))
+    pm.NormalMixture("y", weights, pm.Normal("mu", shape=3), sigma=1.0, observed=[0.0, 1.0])
+
+
+def multinomial():
+    p = pm.math.sigmoid(pm.Normal("a", shape=3))
+    pm.Multinomial("y", 5, p, observed=[2, 2, 1])
+
+
+@pytest.mark.parametrize("build", [categories, mixture, multinomial])
+def test_weights_that_do_not_sum_to_one(build):
     with pm.Model() as model:
         build()
-    with pytest.raises(ValueError, match=MODELS[build]):
-        run(model, "numba")
+    words = r"y, of which a check fails \(.*sum.*; they sum to .* here\); let the last one take the rest"
+    with pytest.raises(SamplingError, match=words):
+        pmm.sample(model=model, **RUN)
 
 
-def test_what_is_no_model():
-    with pytest.raises(ValueError, match=r"model=dict\(...\): must be a PyMC model, or a pmm.LogDensity"):
-        run({"x": 1.0}, "numba")
-
-
-@pytest.mark.parametrize("case", STARTS)
-def test_values_to_start_at_that_do_not_fit(case):
+def test_a_check_that_fails_at_the_start_or_in_an_output():
     with pm.Model() as model:
-        pm.Normal("x", shape=3)
-        pm.HalfNormal("s")
-        pm.Normal("n", pm.Data("data", np.zeros(4)))
-    initvals, message = STARTS[case]
-    with pytest.raises(ValueError, match=message):
-        run(model, "numba", initvals=initvals)
+        a = Assert("a must be above nine")(pm.Normal("a"), False)
+        pm.Normal("y", a, 1.0, observed=[1.0])
+    with pytest.raises(SamplingError, match=r"y, of which a check fails .a must be above nine.; keep its parameters"):
+        pmm.sample(model=model, **RUN)
+    with pm.Model() as model:
+        a = pm.Normal("a")
+        pm.Deterministic("d", Assert("a must be above nine")(a, a > 9.0))
+    tree = pmm.sample(20, tune=20, chains=2, model=model, **RUN)
+    np.testing.assert_array_equal(tree["posterior"]["d"], tree["posterior"]["a"])
 
 
 @pytest.mark.parametrize("improper", [True, False])

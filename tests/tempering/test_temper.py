@@ -110,33 +110,6 @@ def test_draws_do_not_depend_on_threads(two_modes):
     assert_same(on_ladder(two_modes, cores=1, **options), on_ladder(two_modes, cores=3, **options))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        *(
-            (
-                {"ladder": ladder},
-                r": must be 'auto', a number of temperature levels of at least 2, or temperatures that",
-            )
-            for ladder in ("prior", 1, [0.0, 0.5], [0.1, 1.0], [0.0, 0.6, 0.5, 1.0], [0.0, np.nan, 1.0], [[0.0, 1.0]])
-        ),
-        ({"chains": 4}, "chains=4: is too few for two replicas of a ladder of 3 temperature levels; take chains=6"),
-        ({"ladder": 8, "chains": 10}, "take chains=16 or more"),
-        ({"reference": "posterior"}, "reference='posterior': must be"),
-        ({"draws": "auto"}, "draws='auto' is for chains at one temperature"),
-        ({"tune": 0}, "found in tuning"),
-        ({"initvals": {"x": np.zeros(D)}}, "initvals= does not go with a ladder from the prior"),
-        ({"backend": pmm.Jax(precision="mixed")}, "double precision"),
-        ({"step": pmm.GHMC()}, "ladder with GHMC"),
-        ({"step": pmm.PoissonULMC(step_size=0.1, scheme="recycled")}, "step_size=0.1 with a ladder"),
-        ({"step": pmm.PoissonULMC(reparametrise={"x": "noncentred"})}, "reparametrise="),
-    ],
-)
-def test_bad_input_is_refused_first(two_modes, options, words):
-    with pytest.raises(ValueError, match=words):
-        on_ladder(two_modes, **options)
-
-
 def test_what_cannot_be_drawn_is_no_reference():
     with pm.Model() as model:
         mu = pm.Flat("mu")
