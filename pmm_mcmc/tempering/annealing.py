@@ -18,11 +18,10 @@ from pmm_mcmc.coordinates.affine import Coordinates, best_coordinates, diagonal_
 from pmm_mcmc.diagnostics.mode_search import OtherModes
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import TunedParameters
-from pmm_mcmc.langevin.tempering import barriers, expected_rejections, step_of_ess
 from pmm_mcmc.model.tempered import GaussianMixture
 from pmm_mcmc.tempering.ladder import SEARCHES
 from pmm_mcmc.tempering.modes import fitted_mixture, search_modes_of_ladder
-from pmm_mcmc.tempering.path import MOST_TRANSITIONS, Points, TemperingPath
+from pmm_mcmc.tempering.path import MOST_TRANSITIONS, Points, TemperingPath, barriers, expected_rejections, step_of_ess
 from pmm_mcmc.warmup.step_size import adjusted_friction, step_for_acceptance
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 

@@ -11,11 +11,10 @@ import xarray as xr
 
 from pmm_mcmc.diagnostics.mode_search import OtherModes
 from pmm_mcmc.engines.contract import TunedParameters
-from pmm_mcmc.langevin.tempering import barriers, swap_log_ratio
 from pmm_mcmc.model.tempered import GaussianMixture
 from pmm_mcmc.tempering.log_evidence import LadderSums
 from pmm_mcmc.tempering.modes import MOST_MODES, Modes
-from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
+from pmm_mcmc.tempering.path import Moved, Points, TemperingPath, barriers, swap_log_ratio
 
 __all__ = ["LADDER", "Ladder", "Scan", "Trips", "report_of"]
 

@@ -16,11 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.langevin.tempering import barriers, equal_rejection, pairs_for
 from pmm_mcmc.tempering.annealing import ANNEALING, PRIOR_DRAWS, Annealer, NoLadder, Stage, rejections_of
 from pmm_mcmc.tempering.ladder import Ladder, Scan
 from pmm_mcmc.tempering.modes import search_modes_of_ladder
-from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
+from pmm_mcmc.tempering.path import Moved, Points, TemperingPath, barriers, equal_rejection, pairs_for
 from pmm_mcmc.warmup.step_size import step_for_acceptance
 
 __all__ = ["LadderOptions", "NoLadder", "Tuner"]

@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 
 from pmm_mcmc.api import LangevinStep, check_count, check_discrete, check_free
-from pmm_mcmc.workbench.reference import COLUMNS, row, truth_for
-from pmm_mcmc.workbench.runs import FEWEST, PEERS, model_labels, name_of, run
+from pmm_mcmc.workbench.reference import COLUMNS, FEWEST, PEERS, model_labels, name_of, row, run, truth_for
 from pmm_mcmc.workbench.targets import Target, get
 
 if TYPE_CHECKING:

@@ -1,35 +1,302 @@
-"""``pmm.refit``: one model, many data, one compilation."""
+"""``pmm.refit``: one model, many data, one compilation; fits on all processors, shown while they go on, and stored."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import logging
+import multiprocessing
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 from arviz_base import dict_to_dataset
 from pymc.exceptions import SamplingError
+from rich.progress import BarColumn, Progress, TextColumn
+from threadpoolctl import threadpool_limits
 
 from pmm_mcmc.api import (
+    DRAWINGS,
     DRAWS,
+    THRESHOLDS,
+    Convergence,
     FinishedRun,
+    Folder,
+    Gathered,
+    Groups,
     Request,
+    Sampling,
+    SamplingPlan,
+    StoppingRule,
+    StopRequest,
+    StoreError,
+    Verdict,
+    begun,
+    clock,
+    console,
+    convergence,
     coords_and_dims,
+    decode,
+    density_at,
     devices,
+    differences,
+    encode,
     flat_names,
     fresh_seed,
+    judge,
     model_of,
+    model_starts,
     one_step,
+    read,
+    spread_starts,
+    starts,
+    stop_on_signals,
+    write,
 )
-from pmm_mcmc.workbench.fits import Fit, Fits
 from pmm_mcmc.workbench.inputs import Inputs
-from pmm_mcmc.workbench.loop import Record, records_of
 
-__all__ = ["FIGURES", "Study", "refit"]
+__all__ = ["FIGURES", "Fit", "Fits", "Record", "Study", "records_of", "refit"]
+
+# Draws of each chain after which a fit may end: where means are known to the verdict's limit, and chains agree.
+_ENDS = (250, 500, 1000)
+
+
+class Fit(NamedTuple):
+    """A fit: draws by name ``(chain, draw, ...)``, convergence of all parameters ``(p,)``, gradients, verdict.
+
+    ``start`` says what became of the setting it began with: "fits", "refined" or "dropped"; empty without one.
+    """
+
+    draws: dict[str, np.ndarray]
+    convergence: Convergence
+    gradients: int
+    verdict: Verdict
+    start: str
+
+
+class Fits:
+    """Fits of the model of a request to the data that it has at the time.
+
+    The plan, its compiled functions and the model's initial point serve all fits.  A warm-up is each fit's own, or that
+    from the start of the request: the setting of another fit, kept unchecked, took two to thirty times the gradients
+    where scales differ between data.
+    """
+
+    def __init__(self, request: Request, announce: Callable[[str], None]):
+        self.plan = SamplingPlan.of(request, announce)
+        self._request = request
+        self._centre = model_starts(self.plan.model, self.plan.model.value_vars, None, 1)[0][0]
+
+    def fit(self, seed: list[int]) -> Fit:
+        """Sample the model with its present data, by random numbers that depend on the seed alone."""
+        plan = self.plan
+        chains = self._request.chains
+        rng = np.random.default_rng(seed)
+        positions = spread_starts(self._centre, chains, None, lambda x: density_at(plan.engine, x)[1], rng)
+        if positions is None:
+            positions = starts(plan, rng)  # which says why there is none
+        run = begun(plan, positions, rng)
+        draws = _Draws(chains)
+        rule = _ConvergenceRule(draws)
+        sampling = Sampling(plan, run, draws, rule, _SILENT)
+        sampling.go(StopRequest())
+        tree = plan.layout.tree(draws.groups, plan.attributes | run.attributes(plan.setting))
+        for name, report in run.reports().items():
+            tree[name] = report
+        outcome = "" if run.warm_start is None else run.warm_start.outcome
+        return Fit(draws.groups["posterior"], rule.convergence, int(run.n_grad.mean()), judge(read(tree)), outcome)
+
+
+class _Draws:
+    """Recorder of the draws of a run, as :class:`pmm_mcmc.run.phases.Sampling` has it."""
+
+    rows = _ENDS[0]
+
+    def __init__(self, chains: int):
+        self._gathered = Gathered(chains, _ENDS[-1])
+
+    def put(self, groups: Groups, complete: bool = True) -> None:
+        """Record a chunk, but none of a warm-up."""
+        if "posterior" in groups:
+            self._gathered.append(groups)
+
+    def note(self, attributes: dict[str, Any]) -> None:
+        """Attributes are not kept."""
+
+    @property
+    def groups(self) -> Groups:
+        """The draws so far, by group and name."""
+        return self._gathered.upto(self._gathered.done)
+
+
+class _ConvergenceRule(StoppingRule):
+    """The rule that a run ends where chains agree, and all means are known to the limit of the verdict."""
+
+    def __init__(self, draws: _Draws):
+        super().__init__(_ENDS)
+        self._draws = draws
+        self.convergence = Convergence(*[np.empty(0)] * 3)
+
+    def suffices(self) -> bool:
+        """Return whether the draws so far have converged."""
+        values = self._draws.groups["posterior"].values()
+        self.convergence = convergence(np.concatenate([v.reshape(*v.shape[:2], -1) for v in values], axis=2))
+        unknown = self.convergence.ess_bulk < THRESHOLDS.mcse**-2.0
+        return not (unknown | (self.convergence.r_hat > THRESHOLDS.r_hat)).any()
+
+
+class _Silent:
+    """A console of a run that says nothing."""
+
+    def log(self, *_: Any) -> None:
+        """Log nothing."""
+
+    update = log
+
+
+_SILENT: Any = _Silent()
+
+
+Record = dict[str, Any]
+# Records in a file of a store, and seconds between lines of progress where none can be drawn over.
+_FILE = 10
+_SECONDS = 5.0
+
+
+def records_of(
+    task: Callable[[int], Record], count: int, cores: int, identity: Record, store: Any, resume: bool, show: bool
+) -> list[Record]:  # fmt: skip
+    """Return the records of tasks 0 to ``count - 1``, or of the first of them if a signal ends the loop.
+
+    Parameters
+    ----------
+    task
+        A function of the number of a task, on which alone its record depends.
+    cores
+        Number of processes; Linux alone has more than one.
+    identity
+        Entries that a stored loop must have to be resumed.
+    store, resume
+        The folder of the records, and whether to go on with those in it.
+    show
+        Whether to show progress.
+    """
+    stopped = StopRequest()
+    with _opened(store, resume, identity) as (folder, records), threadpool_limits(1):
+        del records[count:]
+        with _bar(count, len(records), show) as update, stop_on_signals(stopped):
+            for record in _mapped(task, range(len(records), count), cores, stopped):
+                records.append(record)
+                update(records)
+                if folder is not None and len(records) % _FILE == 0:
+                    folder.put(_key(len(records)), encode(records[-_FILE:]))
+                if stopped():
+                    break
+    stopped.raise_again()
+    return records
+
+
+def _key(end: int) -> str:
+    return f"records-{end:08d}"
+
+
+@contextmanager
+def _opened(path: Any, resume: bool, identity: dict[str, Any]) -> Iterator[tuple[Folder | None, list[Record]]]:
+    """Open a store; yield it with its records."""
+    if path is None:
+        yield None, []
+        return
+    folder = Folder(path)
+    with folder.opened_for_writing():
+        stored = folder.get("identity")
+        if stored is not None and not resume:
+            raise StoreError(f"store={os.fspath(path)!r}: has records; use resume=True, or another path")
+        if stored is None:
+            folder.put("identity", encode(identity))
+        elif texts := differences(decode(stored), identity):
+            raise StoreError(f"store={os.fspath(path)!r}: another run's ({texts}); give its arguments, or another path")
+        records: list[Record] = []
+        while (data := folder.get(_key(len(records) + _FILE))) is not None:
+            records += decode(data)
+        yield folder, records
+        folder.release()
+
+
+def _mapped(
+    task: Callable[[int], Record], numbers: Sequence[int], cores: int, stopped: StopRequest
+) -> Iterator[Record]:
+    """Yield the records of tasks in their order."""
+    if min(cores, len(numbers)) < 2 or not sys.platform.startswith("linux"):
+        yield from map(task, numbers)
+        return
+    # Processes that are forked have what is compiled.
+    context = multiprocessing.get_context("fork")
+    pool = ProcessPoolExecutor(min(cores, len(numbers)), context, _begin, (task,))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # threads of this process do not hold what the others need
+            futures = [pool.submit(_in_process, number) for number in numbers]
+        while futures:
+            yield futures.pop(0).result()
+    except BrokenProcessPool as error:
+        if not stopped():  # a signal to all processes ends the others at once
+            raise RuntimeError(
+                "a process ended while it sampled, perhaps for want of memory; give fewer cores="
+            ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_TASK: list[Callable[[int], Record]] = []
+
+
+def _begin(task: Callable[[int], Record]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _TASK[:] = [task]
+
+
+def _in_process(number: int) -> Record:
+    return _TASK[0](number)
+
+
+@contextmanager
+def _bar(count: int, stored: int, show: bool) -> Iterator[Callable[[Sequence[Record]], None]]:
+    """Show progress: a bar, or a line every few seconds; yield the function that updates it."""
+    if not show:
+        yield lambda records: None
+        return
+    screen = console()
+    began = last = perf_counter()
+    drawn = screen.is_interactive or screen.is_jupyter
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=None)
+    bar = Progress(*columns, console=screen, refresh_per_second=DRAWINGS, expand=True, disable=not drawn)
+    shown = bar.add_task(f"0 of {count} fits", total=count, completed=stored)
+
+    def update(records: Sequence[Record]) -> None:
+        nonlocal last
+        done = len(records)
+        now = perf_counter()
+        left = (count - done) * (now - began) / max(done - stored, 1)
+        untrusted = sum(record["state"] != "trusted" for record in records)
+        line = f"{done} of {count} fits, {untrusted} not trusted, {clock(now - began)}, {clock(left)} left"
+        bar.update(shown, completed=done, description=line)
+        if not drawn and (now - last > _SECONDS or done == count):
+            write(screen, line, last=done == count)
+            last = now
+
+    with bar:
+        yield update
+
 
 _log = logging.getLogger("pmm_mcmc")
 

@@ -12,10 +12,8 @@ import xarray as xr
 from arviz_stats.base import array_stats
 
 from pmm_mcmc.api import check_count, model_of
-from pmm_mcmc.workbench.fits import Fit
 from pmm_mcmc.workbench.inputs import Inputs, Simulator
-from pmm_mcmc.workbench.loop import Record
-from pmm_mcmc.workbench.refit import FIGURES, Study, table
+from pmm_mcmc.workbench.refit import FIGURES, Fit, Record, Study, table
 
 __all__ = ["sbc"]
 

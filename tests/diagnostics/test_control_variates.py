@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import xarray as xr
+from covering import pairs
 from results import estimated, moments, z_of_mean
 from scipy import special, stats
 
@@ -59,9 +60,7 @@ TARGETS = {
 # -- scale -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("d", [1, 2, 5, 20])
-@pytest.mark.parametrize("surplus", [1, 2, 50])
-@pytest.mark.parametrize("distance", [0.0, 10.0])
+@pytest.mark.parametrize(("d", "surplus", "distance"), pairs((1, 2, 5, 20), (1, 2, 50), (0.0, 10.0)))
 def test_affine_scale_is_exact_on_a_rotated_gaussian(d, surplus, distance):
     rng = np.random.default_rng(d)
     covariance, mean = rotated(d, 1e3, rng), 10 * rng.normal(size=d)
@@ -286,9 +285,7 @@ def mixture(rng, shape, apart, weight, stay):
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("chains", [1, 4])
-@pytest.mark.parametrize("stay", [0.0, 0.95])
-@pytest.mark.parametrize("apart", [3.0, 4.0, 7.0])
+@pytest.mark.parametrize(("apart", "stay", "chains"), pairs((3.0, 4.0, 7.0), (0.0, 0.95), (1, 4)))
 def test_correction_does_no_harm_between_modes(apart, stay, chains):
     """Root mean square errors over 30 replications of 4 coordinates, at most 1.5 times the raw ones."""
     rng = np.random.default_rng(9)

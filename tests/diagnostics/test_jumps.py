@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+from covering import pairs
 from results import gaussian, grid
 
 import pmm_mcmc as pmm
@@ -35,9 +36,10 @@ def normal_draws(rng, d):
     return rng.normal(size=(48, d))
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("d", [1, 3, 100])
-@pytest.mark.parametrize("where", [lambda x: x[:, x.shape[1] // 2] > 0.3, lambda x: x.sum(axis=1) > 0.3])
+PLACES = (lambda x: x[:, x.shape[1] // 2] > 0.3, lambda x: x.sum(axis=1) > 0.3)
+
+
+@pytest.mark.parametrize(("where", "d", "seed"), pairs(PLACES, (1, 3, 100), range(5)))
 def test_a_jump_is_found(where, d, seed):
     size, spent = searched(normal_draws(np.random.default_rng(seed), d), jumps(where))
     assert size == pytest.approx(1.5, abs=1e-2) and spent <= 400

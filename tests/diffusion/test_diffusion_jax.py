@@ -12,8 +12,7 @@ from diffusion_reference import draws_of, gaussian, run, short
 
 from pmm_mcmc.diffusion import Blocks, DiffusionSchedule, gaussian_variance, poisson_midpoint_sample
 from pmm_mcmc.diffusion.interpolation import advance, draw_levels, following, make_rows, make_table
-from pmm_mcmc.diffusion.jax import ddim_sample, ddpm_sample
-from pmm_mcmc.diffusion.jax_scan import marked_cells, one_midpoint, scan
+from pmm_mcmc.diffusion.jax import ddim_sample, ddpm_sample, marked_cells, one_midpoint, scan
 
 LAWS = ("uniform", "bernoulli", "importance")
 KEY = jax.random.key(8)

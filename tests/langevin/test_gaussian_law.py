@@ -8,6 +8,7 @@ import itertools
 
 import numpy as np
 import pytest
+from covering import pairs
 from reference import cell_law, engine, fine_times, flow, gaussian, sde, sequential, uniform_midpoint, unrolled
 
 from pmm_mcmc.coordinates.affine import Coordinates
@@ -89,11 +90,10 @@ def brute_force(kernel, alpha, friction, K, curvature):
     return S
 
 
+LAWS = (1,), (2,), (2, IMPORTANCE_POWER)  # option, and the power of the law of midpoints
 EVERY = [
-    *((cells(dynamics, option, grid), K) for dynamics in (OVERDAMPED, UNDERDAMPED) for option in (1, 2)
-      for grid in ("left", "centred") for K in (1, 2, 4)),
-    *((cells(dynamics, 2, grid, IMPORTANCE_POWER), K) for dynamics in (OVERDAMPED, UNDERDAMPED)
-      for grid in ("left", "centred") for K in (1, 2, 4)),
+    *((cells(dynamics, law[0], grid, *law[1:]), K) for dynamics, law, grid, K in
+      pairs((OVERDAMPED, UNDERDAMPED), LAWS, ("left", "centred"), (1, 2, 4))),
     (continuous(OVERDAMPED), 1), (continuous(UNDERDAMPED), 1), (RECYCLED, 1), (RECYCLED_PLAIN, 1),
 ]  # fmt: skip
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from pmm_mcmc.diffusion.gaussian import gains
-from pmm_mcmc.diffusion.jax_scan import checked, finite
+from pmm_mcmc.diffusion.jax import checked, finite
 
 
 class Row(NamedTuple):

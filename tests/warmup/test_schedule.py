@@ -5,6 +5,7 @@ Blocks are independent draws at fixed seeds; what is asserted is exact or has a 
 
 import numpy as np
 import pytest
+from covering import pairs
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments
@@ -80,10 +81,11 @@ STEP = safe_step(PAPER, 1.0, 1.0, PAPER.target_bias)
 # -- blocks ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("length", [1, 2, 5, 25, 26, 49, 100, 1000])
-@pytest.mark.parametrize("arguments", [PAPER, RECYCLED, OVERDAMPED, ADJUSTED], ids=lambda s: f"{s.method} {s.scheme}")
-@pytest.mark.parametrize("rejected", [0.0, 1.0])
-@pytest.mark.parametrize("chains", [1, 4])
+@pytest.mark.parametrize(
+    ("length", "arguments", "rejected", "chains"),
+    pairs((1, 2, 5, 25, 26, 49, 100, 1000), (PAPER, RECYCLED, OVERDAMPED, ADJUSTED), (0.0, 1.0), (1, 4)),
+    ids=lambda value: getattr(value, "method", str(value)),
+)
 def test_boundaries_cover_the_warm_up_and_end_with_it(length, arguments, rejected, chains):
     driver = Driver(arguments, length, chains=chains, failing=lambda done: rejected).run()
     for tuned in driver.tuned:

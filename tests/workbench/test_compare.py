@@ -14,10 +14,10 @@ import pytest
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.statement import NOT_TRUSTED, TRUSTED, Verdict
-from pmm_mcmc.workbench import compare, runs, targets
+from pmm_mcmc.workbench import compare, targets
 from pmm_mcmc.workbench import reference as references
-from pmm_mcmc.workbench.reference import COLUMNS, Truth, row, truth_for, truth_of_draws
-from pmm_mcmc.workbench.runs import Run, model_labels, name_of, run, unconstrained_draws
+from pmm_mcmc.workbench.comparison import model_labels, name_of, run
+from pmm_mcmc.workbench.reference import COLUMNS, Run, Truth, row, truth_for, truth_of_draws, unconstrained_draws
 from pmm_mcmc.workbench.targets import Reference, Target
 
 CHAINS, BUDGET = 4, 40_000
@@ -143,7 +143,7 @@ def test_budgets_that_do_not_reach_are_rows_that_name_one_that_does():
 
 @pytest.mark.pymc
 def test_long_runs_end_where_their_draws_would_not_fit(monkeypatch):
-    monkeypatch.setattr(runs, "_MOST_NUMBERS", 20_000)
+    monkeypatch.setattr(references, "_MOST_NUMBERS", 20_000)
     assert run("default", build(), BUDGET, CHAINS, 1).n_grad < 0.9 * BUDGET
 
 

@@ -12,7 +12,7 @@ from scipy.stats import kstest, norm
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.convergence import convergence
-from pmm_mcmc.workbench.fits import Fit
+from pmm_mcmc.workbench.refit import Fit
 from pmm_mcmc.workbench.sbc import pit
 
 QUIET = {"random_seed": 1, "cores": 1, "progressbar": False}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pmm_mcmc.langevin.tempering import (
+from pmm_mcmc.tempering.path import (
     barriers,
     equal_rejection,
     expected_rejections,

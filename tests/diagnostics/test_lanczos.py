@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pmm_mcmc.langevin.lanczos import spectrum
+from pmm_mcmc.diagnostics.mode_mass import spectrum
 
 
 def matrices(n, d, seed=3):
