@@ -119,7 +119,7 @@ $(PACKAGE)/.done: constraints-package.txt
 $(OLDEST)/.done: pyproject.toml constraints-oldest.txt
 	python=$$(scripts/find_python.sh) && "$$python" -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --only-binary=:all: --constraint constraints-oldest.txt \
-	    --editable '.[report]' pytest
+	    --editable '.[report,store]' pytest
 	touch $@
 
 $(NEIGHBOURS)/.done: pyproject.toml constraints-neighbours.txt

@@ -58,6 +58,7 @@ html_title = f"pmm_mcmc {version}"
 # The package is django-static-mathjax, which needs no Django.
 mathjax_path = "tex-svg.js"
 html_static_path = ["_static", str(resources.files("mathjax") / "static" / "mathjax" / "es5" / mathjax_path)]
+html_extra_path = ["_root"]  # llms.txt
 html_css_files = ["site.css"]
 html_show_sourcelink = False
 # All pages are in the bar on top: without a second list beside it lines of code are shown whole at 1280 pixels.

@@ -14,7 +14,7 @@ for package in "$root"/dist/pmm_mcmc-*.whl "$root"/dist/pmm_mcmc-*.tar.gz; do
     rm -rf "$work/env"
     "$python" -m venv "$work/env"
     "$work/env/bin/python" -m pip install --quiet --disable-pip-version-check --constraint "$root/constraints.txt" \
-        "$package[netcdf]" pytest
+        "$package[netcdf,store]" pytest
     cd "$work"
     "$work/env/bin/python" -P -c "import pathlib, pmm_mcmc, sys
 at = pathlib.Path(pmm_mcmc.__file__)

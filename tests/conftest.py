@@ -45,10 +45,10 @@ LONGEST = (
 # most of the time of the others where no cache is: `make check` runs them.
 QUICK = frozenset(
     """
-    test_arguments test_bad_input test_claims test_checkpoint test_flows test_compare_parts
+    test_arguments test_bad_input test_claims test_checkpoint test_flows
     test_convergence test_curvature test_diffusion_gaussian test_diffusion_method test_diffusion_schedule
     test_diffusion_solvers test_engine test_gaussian_law test_jumps test_structure test_midpoints
-    test_orders test_progress test_numba_random test_report_page
+    test_orders test_progress test_numba_random
     test_scale test_schedule test_step_size test_store_refusals test_transitions
     test_verdict test_virial_terms test_ways_in test_layers test_names test_c_functions
     """.split()

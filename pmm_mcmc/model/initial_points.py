@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from pmm_mcmc.model.functions import building, model_cache, state_of
 __all__ = [
     "INITIAL",
     "JITTER",
-    "box_widths",
     "checked_values",
     "count_of_draws",
     "flat_position",
@@ -39,17 +38,6 @@ _PRIOR_DRAWS = 24
 _PRIOR_NUMBERS = 2**20
 
 
-def box_widths(centre_is_finite: Callable[[], bool], width: float = JITTER) -> Iterator[float]:
-    """Yield half the side of the box that each try for a start is drawn from: ``width`` at first.
-
-    Later boxes are nearer to the centre or, if log density or gradient are not finite there, reach further.
-    """
-    yield from (width,) * _TRIES_OF_A_BOX
-    factor = 0.5 if centre_is_finite() else 2.0
-    for i in range(_TRIES_OF_A_BOX, _TRIES):
-        yield width * factor ** (i // _TRIES_OF_A_BOX)
-
-
 def spread_starts(
     centre: np.ndarray,
     chains: int,
@@ -58,12 +46,12 @@ def spread_starts(
     rng: np.random.Generator,
     width: float = JITTER,
 ) -> np.ndarray | None:
-    """Return random starts ``(chain, d)`` within ``width`` of ``centre``, or as :func:`box_widths` has it.
+    """Return random starts ``(chain, d)`` within ``width`` of ``centre``, half the side of the first box.
 
-    The chains of a superchain share a start; without ``superchains`` each has its own.  ``gradient_at`` returns
-    gradients at positions ``(n, d)``, NaN where a value is not finite; ``width`` is half the side of the box that the
-    first tries are drawn from.  Returns None if no start with a finite gradient was found for a chain, and ``centre``
-    is none.
+    Later tries are from boxes nearer to the centre or, if log density or gradient are not finite there, from larger
+    ones.  The chains of a superchain share a start; without ``superchains`` each has its own.  ``gradient_at`` returns
+    gradients at positions ``(n, d)``, NaN where a value is not finite.  Returns None if no start with a finite gradient
+    was found for a chain, and ``centre`` is none.
     """
 
     def centre_is_finite() -> bool:
@@ -72,8 +60,11 @@ def spread_starts(
     count = superchains or chains
     starts = np.tile(centre, (count, 1))
     missing = np.arange(count)
-    for half_side in box_widths(centre_is_finite, width):
-        tried = centre + half_side * rng.uniform(-1.0, 1.0, size=(count, len(centre)))
+    factor = 1.0
+    for i in range(_TRIES):
+        if i == _TRIES_OF_A_BOX:
+            factor = 0.5 if centre_is_finite() else 2.0
+        tried = centre + width * factor ** (i // _TRIES_OF_A_BOX) * rng.uniform(-1.0, 1.0, size=(count, len(centre)))
         good = np.isfinite(gradient_at(tried[missing])).all(axis=1)
         starts[missing[good]] = tried[missing[good]]
         missing = missing[~good]

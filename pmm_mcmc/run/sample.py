@@ -100,6 +100,7 @@ def sample(
     store
         Path of a zarr store that is written during the run and can be read at any time with :func:`pmm_mcmc.open`: a
         folder on a disk, which can be copied elsewhere meanwhile.  The returned result reads from it when it is used.
+        Needs the extra ``pmm-mcmc[store]``.
     resume
         Continue the run in ``store`` from its last chunk, with the same bytes as without an interruption.  A larger
         ``draws`` than before extends it.
@@ -146,6 +147,8 @@ def sample(
         If the log density or its gradient is not finite at the initial point.
     StoreError
         If a store cannot be written, or belongs to another run.
+    ImportError
+        If ``store`` is given, and its extra is not installed.
 
     Notes
     -----

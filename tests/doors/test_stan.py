@@ -5,7 +5,7 @@ import pytest
 import stanli
 from c_libraries import at
 from pymc.exceptions import SamplingError
-from stan_programs import FORMS, FORMS_DATA, MIXTURE, REGRESSION, SCHOOLS, SCHOOLS_DATA, SCHOOLS_MEANS
+from stan_programs import BRMS, FORMS, FORMS_DATA, MIXTURE, REGRESSION, SCHOOLS, SCHOOLS_DATA, SCHOOLS_MEANS
 
 import pmm_mcmc as pmm
 from pmm_mcmc.doors.stan import stan_program
@@ -247,3 +247,21 @@ def test_children_are_named_as_the_program_writes_them():
 def test_children_that_cannot_be(children, message):
     with pytest.raises(ValueError, match=message):
         pmm.LogDensity.from_stan(SCHOOLS, SCHOOLS_DATA, children=children)
+
+
+def test_a_program_of_brms_is_sampled_as_it_is_written():
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(12), 10)
+    x = rng.normal(size=120)
+    effect = 0.6 * rng.normal(size=12)
+    data = {
+        "N": 120, "Y": rng.poisson(np.exp(1.0 + 0.4 * x + effect[group])), "K": 2, "Kc": 1, "N_1": 12, "M_1": 1,
+        "X": np.column_stack([np.ones(120), x]), "J_1": group + 1, "Z_1_1": np.ones(120), "prior_only": 0,
+    }  # fmt: skip
+    dt = pmm.sample(model=pmm.LogDensity.from_stan(BRMS, data), progressbar=False, random_seed=1)
+    assert pmm.verdict(dt).state == "trusted"
+    posterior = dt["posterior"]
+    assert {"b", "Intercept", "sd_1", "z_1", "r_1_1", "b_Intercept"} <= set(posterior)
+    # Three standard deviations of the posterior.
+    assert abs(float(posterior["b"].mean()) - 0.4) < 3.0 * float(posterior["b"].std())
+    np.testing.assert_allclose(posterior["r_1_1"].mean(("chain", "draw")) - effect, 0.0, atol=0.6)

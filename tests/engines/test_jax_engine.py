@@ -260,27 +260,6 @@ def test_single_precision_is_close_to_double():
         np.testing.assert_allclose(a, b, rtol=0.0, atol=1e-4)
 
 
-# -- functions of the user's own ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ndim", [0, -1, True, 2.0, "2", None])
-def test_ndim_must_be_a_positive_integer(ndim):
-    with pytest.raises(ValueError, match=r"ndim=.*integer of at least 1"):
-        LogDensity.from_jax(lambda x: -jnp.sum(x**2), ndim)
-
-
-@pytest.mark.parametrize("fn", [lambda x: -(x**2), lambda x: (jnp.sum(x), x), lambda x: jnp.sum(x)[None]])
-def test_a_density_is_one_number(fn):
-    with pytest.raises(ValueError, match=r"fn returns .* for a vector of length 3: must return one number"):
-        LogDensity.from_jax(fn, 3)
-
-
-@pytest.mark.parametrize("fn", [lambda x: float(x[0]), lambda x: -jnp.sum(x**2) if x[0] > 0 else 0.0, np.linalg.det])
-def test_a_density_that_jax_cannot_trace_is_refused(fn):
-    with pytest.raises(ValueError, match=r"(?s)fn cannot be traced by JAX for a vector of length 3: .*jax\.numpy"):
-        LogDensity.from_jax(fn, 3)
-
-
 def test_too_many_transitions_are_refused():
     run = rough_engine(SPREAD, 33)
     state, gradient = rough_starts(run, 3)

@@ -124,12 +124,15 @@ def test_every_public_name_is_in_the_reference_once():
         assert sorted(names) == sorted(name for name in module.__all__ if not name.startswith("_"))
 
 
-def test_trust_has_every_reason_that_a_verdict_can_have():
+def test_trust_and_the_rules_for_assistants_have_every_reason_that_a_verdict_can_have():
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "pmm_mcmc").rglob("*.py")]
     codes = {code for source in sources for code in re.findall(r'\b(?:Reason|reason_of_largest)\(\s*"(\w+)"', source)}
     page = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8")
     rows = {code for cell in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for code in re.findall(r"`(\w+)`", cell)}
     assert codes == rows | {"ladder"} and "`ladder`" in page
+    rules = (ROOT / "docs" / "_root" / "llms.txt").read_text(encoding="utf-8")
+    assert codes == set(re.findall(r"^\| ([a-z_]+) \| (?!meaning)", rules, re.MULTILINE))
+    assert all(hasattr(pmm_mcmc, name) for name in re.findall(r"pmm\.(\w+)", rules))
 
 
 def test_one_version_everywhere():

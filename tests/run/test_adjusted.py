@@ -106,27 +106,6 @@ def test_without_a_warm_up_the_step_is_the_one_given(schools):
     assert_same(own, default(schools, "numba", step=step, adjusted=True, **whole))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"adjusted": "yes"}, r"adjusted='yes': must be True or False"),
-        ({"adjusted": 1}, r"adjusted=1: must be True or False"),
-        ({"tune": 0}, r"step_size='auto' with tune=0"),
-        *(
-            (
-                {"backend": pmm.Jax(precision=precision)},
-                f"precision='{precision}': the Metropolis test of adjusted draws needs the log density in double "
-                "precision; give adjusted=False for unadjusted draws, or leave precision out",
-            )
-            for precision in ("mixed", "float32")
-        ),
-    ],
-)
-def test_what_cannot_be_adjusted_says_what_can(schools, options, words):
-    with pytest.raises(ValueError, match=words):
-        default(schools, **options)
-
-
 # -- how it is computed ------------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ A message names the argument, its value and the remedy.  Nothing here is random.
 import re
 from types import SimpleNamespace
 
+import jax.numpy as jnp
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -249,6 +250,37 @@ CALLS = [
         )
     ),
 ]
+PRECISION = (
+    "the Metropolis test of adjusted draws needs the log density in double precision; give adjusted=False for "
+    "unadjusted draws, or leave precision out"
+)
+ADJUSTED = [
+    (lambda m, options=options: pmm.sample(model=m.schools, **options), words)
+    for options, words in (
+        ({"adjusted": "yes"}, r"adjusted='yes': must be True or False"),
+        ({"adjusted": 1}, r"adjusted=1: must be True or False"),
+        ({"tune": 0}, r"step_size='auto' with tune=0"),
+        ({"backend": pmm.Jax(precision="mixed")}, f"precision='mixed': {PRECISION}"),
+        ({"backend": pmm.Jax(precision="float32")}, f"precision='float32': {PRECISION}"),
+    )
+]
+FUNCTIONS = [
+    *(
+        (lambda m, ndim=ndim: pmm.LogDensity.from_jax(lambda x: -jnp.sum(x**2), ndim), "ndim=.*integer of at least 1")
+        for ndim in (0, -1, True, 2.0, "2", None)
+    ),
+    *(
+        (
+            lambda m, fn=fn: pmm.LogDensity.from_jax(fn, 3),
+            r"fn returns .* for a vector of length 3: must return one num",
+        )
+        for fn in (lambda x: -(x**2), lambda x: (jnp.sum(x), x), lambda x: jnp.sum(x)[None])
+    ),
+    *(
+        (lambda m, fn=fn: pmm.LogDensity.from_jax(fn, 3), r"(?s)fn cannot be traced by JAX for a vec.*jax\.numpy")
+        for fn in (lambda x: float(x[0]), lambda x: -jnp.sum(x**2) if x[0] > 0 else 0.0, np.linalg.det)
+    ),
+]
 MODELS = [
     (on(missing_counts), r"y: has missing values \(NaN\), of which PyMC makes discrete variables; leave these rows"),
     (on(everything_observed), "no free variables.*leave observed= out"),
@@ -309,7 +341,7 @@ def bound(model):
         return pmm.ULMC()
 
 
-@pytest.mark.parametrize(("call", "words"), ARGUMENTS + CALLS + MODELS + LADDERS)
+@pytest.mark.parametrize(("call", "words"), ARGUMENTS + CALLS + ADJUSTED + FUNCTIONS + MODELS + LADDERS)
 def test_what_cannot_work_is_refused_before_anything_is_compiled(m, monkeypatch, call, words):
     monkeypatch.setattr(pytensor_density, "compile", lambda *_, **options: pytest.fail("compiled before the check"))
     with pytest.raises((ValueError, TypeError), match=words):

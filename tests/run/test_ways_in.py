@@ -1,5 +1,6 @@
 """Every documented way in, with the draws and chains of one who gives none, and all that is said at the end."""
 
+import inspect
 import logging
 
 import jax.numpy as jnp
@@ -56,3 +57,18 @@ def test_a_run_with_defaults_comes_to_its_end(model, way, tmp_path, caplog, caps
     table = pmm.summary(dt)
     assert len(table) >= 1 and "mean_cv" in table
     assert isinstance(pmm.verdict(dt).trusted, bool)
+
+
+def test_pymc_has_no_door_for_samplers_yet():
+    known = {
+        *("draws", "tune", "chains", "cores", "random_seed", "progressbar", "progressbar_theme", "quiet", "step"),
+        *("var_names", "nuts_sampler", "initvals", "init", "jitter_max_retries", "n_init", "trace"),
+        *("discard_tuned_samples", "compute_convergence_checks", "keep_warning_stat", "return_inferencedata"),
+        *("idata_kwargs", "nuts_sampler_kwargs", "callback", "mp_ctx", "blas_cores", "model", "backend"),
+        *("compile_kwargs", "kwargs"),
+    }
+    new = set(inspect.signature(pm.sample).parameters) - known
+    assert not new, (
+        f"pm.sample has {', '.join(sorted(new))}: if samplers can be handed in (sampler=), write pmm.Sampler, which "
+        "runs pmm.sample there; say in run/request.py what any other argument is here; then add the names to this list"
+    )

@@ -1,9 +1,14 @@
-"""Errors of stores."""
+"""The files of a store: bytes under keys such as ``posterior/mu/c.0.3``, in a folder on a disk; and errors of stores.
+
+A file exists whole or not at all: it is written under another name, flushed and renamed.  Every failure becomes a
+:class:`StoreError` that names the file.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import importlib.util
 import os
 from collections.abc import Iterator
 
@@ -56,9 +61,14 @@ class Folder:
     ------
     StoreError
         For a URL, and where a file is in the way.
+    ImportError
+        If zarr is not installed.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
+        for module in ("zarr", "google_crc32c"):
+            if importlib.util.find_spec(module) is None:
+                raise ImportError(f"{path}: a store needs {module}: pip install 'pmm-mcmc[store]', or leave store= out")
         if "://" in os.fspath(path):
             raise StoreError(
                 f"{path}: is a URL, and a store is a folder on a disk; sample to a disk, and copy the folder during "

@@ -18,8 +18,6 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import google_crc32c
-import numcodecs.zstd  # type: ignore[import-untyped]
 import numpy as np
 import xarray as xr
 
@@ -45,7 +43,7 @@ def is_ours(key: str) -> bool:
 
 def intact(data: bytes) -> bool:
     """Return whether the file of a chunk ends with the checksum of its contents."""
-    return len(data) > 4 and struct.unpack("<I", data[-4:])[0] == google_crc32c.value(data[:-4])
+    return len(data) > 4 and struct.unpack("<I", data[-4:])[0] == _checksum(data[:-4])
 
 
 class ArrayLayout:
@@ -199,8 +197,16 @@ def packed(block: np.ndarray, shape: list[int]) -> bytes:
     """Return the contents of the file of one chunk, padded where the array ends within it."""
     padded = np.full(shape, np.nan if block.dtype.kind == "f" else 0, block.dtype.newbyteorder("<"))
     padded[tuple(map(slice, block.shape))] = block
-    data = bytes(numcodecs.zstd.compress(padded, _LEVEL))
-    return data + struct.pack("<I", google_crc32c.value(data))
+    from numcodecs import zstd  # type: ignore[import-untyped]
+
+    data = bytes(zstd.compress(padded, _LEVEL))
+    return data + struct.pack("<I", _checksum(data))
+
+
+def _checksum(data: bytes) -> int:
+    from google_crc32c import value
+
+    return int(value(data))
 
 
 def _dims(meta: Mapping[str, Any]) -> list[str]:
