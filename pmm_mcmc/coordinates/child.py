@@ -13,10 +13,11 @@ which is standard normal where the rest is as ``(a, H)`` say.  There are four ki
 - ``"dense"``: one group, a vector, with a diagonal ``H``.
 - ``"walk"``: an autoregression (:mod:`pmm_mcmc.coordinates.walk`).
 
-``H`` is the curvature of the rest as the child sees it, all other coordinates of the chains held, and ``a`` such that
-the mean of its gradient ``a - H x`` is that of draws (:func:`curvature`, :func:`intercept`).  ``H`` is not the slope of
-the gradient over draws: where an intercept makes up for whatever a few effects have in common, the gradient is nearly
-the same at all draws, and the data would seem not to hold any of them.
+``H`` is the curvature of the rest as the child sees it, all other coordinates of the chains held (:func:`curvature`),
+less what other variables make up for (:func:`made_up_for`), and ``a`` such that the mean of its gradient ``a - H x`` is
+that of draws (:func:`intercept`).  ``H`` is not the slope of the gradient over draws of one element: where an intercept
+makes up for whatever a few effects have in common, the gradient is nearly the same at all draws, and the data would
+seem not to hold any of them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.walk import rows_to_z
 
-__all__ = ["Child", "ChildDraws", "curvature", "element_to_x", "intercept", "or_nan", "parameter_slices"]
+__all__ = ["Child", "ChildDraws", "curvature", "element_to_x", "intercept", "made_up_for", "or_nan", "parameter_slices"]
 
 
 def element_to_x(xp: Any, mu: Any, L: Any, a: Any, h: Any, z: Any) -> tuple[Any, Any]:
@@ -57,6 +58,8 @@ def _element_to_z(mu: Any, L: Any, a: Any, h: Any, x: Any) -> tuple[Any, Any, An
 _RIDGE = 4.0
 # Ridge of the curvature, as a share of the squared changes: without it fewer pairs than elements have no solution.
 _LEAST = 1e-6
+# Draws, at least, that tell what other variables make up for: starts do not.
+_FEWEST = 25
 _TINY = 1e-300  # keeps divisions by zero weights finite
 
 
@@ -76,6 +79,28 @@ def curvature(dr: np.ndarray, dx: np.ndarray, weight: np.ndarray) -> np.ndarray:
     H = np.where(bad, 0.0, H)
     values, vectors = np.linalg.eigh(0.5 * (H + H.swapaxes(1, 2)))
     return (vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.swapaxes(1, 2)
+
+
+def made_up_for(r: np.ndarray, x: np.ndarray, weight: np.ndarray, H: np.ndarray) -> np.ndarray:
+    r"""Return the part ``(m,)`` of the curvatures ``H`` ``(m,)`` of elements that other variables make up for.
+
+    Where those follow the elements, the gradient ``r`` at draws changes by less than ``-H x``: given all elements it is
+    on average :math:`(\delta - H) x`, and :math:`H - \delta` is the curvature that is left once the others are
+    integrated out, of a Gaussian exactly.  ``r``, ``x`` and weights are ``(n, m)``; the ridge of the regression of
+    ``r + H x`` on all elements counts for ``m`` draws, and fewer than twice as many and 25 tell nothing.
+    """
+    n, m = x.shape
+    if n < max(_FEWEST, 2 * m):
+        return np.zeros(m)
+    weight = (weight / np.maximum(weight.mean(axis=0), _TINY)).mean(axis=1, keepdims=True)
+    y = r + H * x
+    total = np.maximum(weight.sum(), _TINY)
+    dx = x - (weight * x).sum(axis=0) / total
+    dy = y - (weight * y).sum(axis=0) / total
+    gram = (weight * dx).T @ dx
+    gram[np.diag_indices(m)] *= 1.0 + m / n
+    slope = or_nan(np.linalg.solve, gram[None], ((weight * dx).T @ dy)[None])[0]
+    return np.clip(np.nan_to_num(np.diagonal(slope), nan=0.0, posinf=0.0, neginf=0.0), 0.0, H)
 
 
 def intercept(r: np.ndarray, x: np.ndarray, weight: np.ndarray, H: np.ndarray) -> np.ndarray:

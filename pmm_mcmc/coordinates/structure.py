@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.coordinates.child import Child, ChildDraws, curvature, intercept, parameter_slices
+from pmm_mcmc.coordinates.affine import MOST_DENSE
+from pmm_mcmc.coordinates.child import Child, ChildDraws, curvature, intercept, made_up_for, parameter_slices
 
 __all__ = ["Factor", "Signs", "Structure"]
 
@@ -286,9 +287,10 @@ class Structure:
         r"""Return the parameters of the non-centring at draws in order of time, made with ``noncentring``.
 
         They are those of ``r``, :math:`r = a - H x`, the gradient of the posterior without the child's prior
-        (:meth:`pmm_mcmc.coordinates.child.Child.rest`): ``H`` by its changes over pairs of points, ``a`` by its mean
-        over the draws.  ``x`` and ``of_x``, the gradient there, are ``(n, d)``; the ``pairs`` of each child, arrays
-        ``(4, m, d)``, are positions and gradients, and those at :meth:`displaced` positions.
+        (:meth:`pmm_mcmc.coordinates.child.Child.rest`): ``H`` by its changes over pairs of points, less what other
+        variables make up for over the draws, ``a`` by its mean over them.  ``x`` and ``of_x``, the gradient there, are
+        ``(n, d)``; the ``pairs`` of each child, arrays ``(4, m, d)``, are positions and gradients, and those at
+        :meth:`displaced` positions.
         """
         x, of_x = (values[-_MOST_DRAWS:] for values in (x, of_x))
         variance = x.var(axis=0)
@@ -301,6 +303,8 @@ class Structure:
                 H = curvature(*self._changes(i, pairs[i], variance, noncentring))
                 r, weight = (np.concatenate(arrays) for arrays in zip(*(block[i] for block in blocks), strict=True))
                 of_groups = (*weight.shape, -1)
+                if child.kind in ("elementwise", "dense") and child.size <= MOST_DENSE:
+                    H[:, 0, 0] -= made_up_for(r, x[:, child.at], weight, H[:, 0, 0])
                 a = intercept(r.reshape(of_groups), x[:, child.at].reshape(of_groups), weight, H)
                 out[indices] = np.concatenate([a.ravel(), H.ravel()])
             if self.signed.size:

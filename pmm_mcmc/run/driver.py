@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.run.signals import StopRequest
 
-__all__ = ["Driver", "FinishedChunk", "Gathered", "Groups", "StopSampling"]
+__all__ = ["Driver", "FinishedChunk", "Gathered", "Groups", "Recorder", "StopSampling"]
 
 Groups = dict[str, dict[str, np.ndarray]]
 
@@ -88,6 +88,18 @@ class FinishedChunk(NamedTuple):
         return self.groups.get("warmup_sample_stats" if self.tuning else "sample_stats", {})
 
 
+class Recorder(Protocol):
+    """The destination of chunks, of ``rows`` draws each."""
+
+    rows: int
+
+    def put(self, groups: Groups, complete: bool = True) -> None:
+        """Record a chunk."""
+
+    def note(self, attrs: dict[str, Any]) -> None:
+        """Add attributes to the result."""
+
+
 class Driver:
     """The loop of a run over its phases, chunk by chunk, to its end or until it is stopped.
 
@@ -102,7 +114,7 @@ class Driver:
     """
 
     run: Any
-    recorder: Any
+    recorder: Recorder
 
     def __init__(self, processes: Processes, callback: Callable[[FinishedChunk], None] | None):
         self.processes = processes

@@ -26,7 +26,7 @@ from pmm_mcmc.model.hierarchy import family_of
 from pmm_mcmc.run.former_run import Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.positions import Unconstraining, check_near, density_at, draws_of_prior
-from pmm_mcmc.run.request import Request
+from pmm_mcmc.run.request import Model, Request
 from pmm_mcmc.warmup.ascent import Ascents
 
 __all__ = ["attributes_of", "findings_of", "modes_and_labels", "verdict"]
@@ -232,7 +232,7 @@ def _some_of(draws: xr.DataArray, number: int) -> np.ndarray:
 _COMPUTED = 1000
 
 
-def verdict(dt: Any, *, model: Any = None) -> Verdict:
+def verdict(dt: Any, *, model: Model | None = None) -> Verdict:
     """Say in one sentence whether a run may be trusted and, if not, what fails and what to do.
 
     A run is **not trusted** if something is wrong: chains disagree; transitions diverged, or a chain stands still; the
@@ -284,7 +284,7 @@ def verdict(dt: Any, *, model: Any = None) -> Verdict:
     return judge(run)
 
 
-def _searched(run: reading.Run, model: Any) -> dict[str, Any]:
+def _searched(run: reading.Run, model: Model) -> dict[str, Any]:
     """Return the findings of a search for other modes and labels beside some of the draws."""
     plan = SamplingPlan.of(Request(model=model, random_seed=0))
     chains, rows = evenly_spaced(run.chains, run.draws, _COMPUTED)

@@ -23,7 +23,7 @@ from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.engines.taped_engine import TapedEngine
 from pmm_mcmc.run.console import Console
-from pmm_mcmc.run.driver import Driver, FinishedChunk, Gathered, Groups
+from pmm_mcmc.run.driver import Driver, FinishedChunk, Gathered, Groups, Recorder
 from pmm_mcmc.run.former_run import DRAWS, TRIAL, WARM_UP, Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.progress import count
@@ -255,7 +255,7 @@ class Drawing:
 class Sampling(Driver):
     """The driver of a run, new or resumed, from phase to phase."""
 
-    def __init__(self, plan: SamplingPlan, run: Run, recorder: Any, rule: StoppingRule, console: Console):
+    def __init__(self, plan: SamplingPlan, run: Run, recorder: Recorder, rule: StoppingRule, console: Console):
         request = plan.request
         super().__init__(plan.processes, request.callback)
         self.run = run

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pymc as pm
 import xarray as xr
 
 from pmm_mcmc.engines.arguments import MethodArguments, check_choice, unknown_argument
@@ -26,7 +27,15 @@ from pmm_mcmc.run.storage.recovery import stored_identity
 from pmm_mcmc.steps.methods import GHMC, PoissonULMC
 from pmm_mcmc.steps.pymc_step import LangevinStep
 
-__all__ = ["CHAINS", "Request", "backend_of", "fresh_seed", "one_step", "refuse_unknown", "seed_of", "stored_run"]
+__all__ = [
+    "CHAINS", "Initvals", "Model", "Request", "Seed", "Step", "backend_of", "fresh_seed", "one_step",
+    "refuse_unknown", "seed_of", "stored_run",
+]  # fmt: skip
+
+type Model = pm.Model | LogDensity
+type Step = LangevinStep | Sequence[LangevinStep]
+type Seed = int | Sequence[int] | np.random.SeedSequence | np.random.Generator
+type Initvals = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | np.ndarray
 
 _BACKENDS = ("auto", "numba", "tape", "jax")
 # Chains by default.
@@ -105,9 +114,9 @@ class Request:
     chains: int = CHAINS
     draws: Any = DRAWS
     tune: int = 1000
-    random_seed: Any = None
+    random_seed: Seed | None = None
     seed: int | None = None
-    initvals: Any = None
+    initvals: Initvals | None = None
     start: FinishedRun | None = None
     finished_run: FinishedRun | None = None
     var_names: Sequence[str] | None = None

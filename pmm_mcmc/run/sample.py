@@ -22,7 +22,7 @@ from pmm_mcmc.run.phases import Sampling
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.positions import density_at, starts
 from pmm_mcmc.run.recorders import recorder_of
-from pmm_mcmc.run.request import CHAINS, Request, backend_of, one_step, refuse_unknown
+from pmm_mcmc.run.request import CHAINS, Initvals, Model, Request, Seed, Step, backend_of, one_step, refuse_unknown
 from pmm_mcmc.run.signals import StopRequest, stop_on_signals
 from pmm_mcmc.run.stopping import DRAWS, VerdictRule, stopping_rule
 from pmm_mcmc.run.trial import begun, prepare
@@ -33,12 +33,12 @@ __all__ = ["extend", "sample"]
 def sample(
     draws: int | Literal["auto"] = DRAWS,
     *,
-    step: Any = None,
+    step: Step | None = None,
     tune: int = 1000,
     chains: int | None = None,
-    model: Any = None,
-    random_seed: Any = None,
-    initvals: Any = None,
+    model: Model | None = None,
+    random_seed: Seed | None = None,
+    initvals: Initvals | None = None,
     start: xr.DataTree | str | os.PathLike[str] | None = None,
     var_names: Sequence[str] | None = None,
     cores: int | None = None,
@@ -216,7 +216,7 @@ def extend(
     dt: xr.DataTree,
     draws: int | Literal["auto"] = DRAWS,
     *,
-    model: Any = None,
+    model: Model | None = None,
     cores: int | None = None,
     callback: Callable[[FinishedChunk], None] | None = None,
     progressbar: bool = True,

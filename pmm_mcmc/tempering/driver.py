@@ -46,6 +46,7 @@ class Tempering(Driver):
     """
 
     run: Ladder
+    recorder: MemoryRecorder | StoreRecorder
 
     def __init__(
         self,

@@ -23,7 +23,18 @@ from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.findings import findings_of
 from pmm_mcmc.run.plan import SamplingPlan
-from pmm_mcmc.run.request import Request, backend_of, fresh_seed, one_step, refuse_unknown, stored_run
+from pmm_mcmc.run.request import (
+    Initvals,
+    Model,
+    Request,
+    Seed,
+    Step,
+    backend_of,
+    fresh_seed,
+    one_step,
+    refuse_unknown,
+    stored_run,
+)
 from pmm_mcmc.run.signals import StopRequest, stop_on_signals
 from pmm_mcmc.run.stopping import DRAWS
 from pmm_mcmc.steps.methods import PoissonULMC
@@ -43,10 +54,10 @@ def temper(
     chains: int = 96,
     ladder: Any = "auto",
     reference: str = "auto",
-    step: Any = None,
-    model: Any = None,
-    random_seed: Any = None,
-    initvals: Any = None,
+    step: Step | None = None,
+    model: Model | None = None,
+    random_seed: Seed | None = None,
+    initvals: Initvals | None = None,
     var_names: Sequence[str] | None = None,
     cores: int | None = None,
     backend: str | Jax = "auto",

@@ -2,7 +2,7 @@
 
 This is the only module that relies on how PyMC keeps data and draws from a model.  Names that PyMC does not document or
 may move: ``pymc.pytensorf.compile`` and ``reseed_rngs``, and shared values in ``pymc.observe``.
-``tests/calibration/test_inputs.py`` fails first if one of them moves.
+``tests/workbench/test_refit.py`` fails first if one of them moves.
 """
 
 from __future__ import annotations

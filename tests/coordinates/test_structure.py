@@ -7,7 +7,7 @@ import pytest
 from hierarchy_models import build, by_hand, densities, eight_schools, some_noncentring, two_scales
 
 import pmm_mcmc as pmm
-from pmm_mcmc.coordinates.child import or_nan
+from pmm_mcmc.coordinates.child import made_up_for, or_nan
 
 pytestmark = pytest.mark.pymc
 
@@ -188,8 +188,11 @@ def test_a_gaussian_rest_is_learnt_exactly(case):
     np.testing.assert_allclose(found_h[0] if case == "dense" else found_h, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_the_curvature_is_that_with_all_others_held():
-    """An intercept that makes up for what effects have in common hides from draws that data hold each of them."""
+def test_the_curvature_is_that_with_other_elements_held_and_other_variables_integrated_out():
+    """An intercept that makes up for what effects have in common hides from draws that data hold each of them.
+
+    It makes up for a third of one of three: a Gaussian's precision of the effects is ``100 (I - 1 1' / 3)``.
+    """
     with pm.Model() as model:
         level, s = pm.Normal("level", 0.0, 10.0), pm.HalfNormal("s")
         u = pm.Normal("u", 0.0, s, shape=3)
@@ -212,7 +215,14 @@ def test_the_curvature_is_that_with_all_others_held():
         x, slopes_at(x), [np.stack([x[:4], slopes_at(x[:4]), nearby, slopes_at(nearby)])], noncentring
     )
     _, h = child.split(learnt[: child.n_parameters])
-    np.testing.assert_allclose(h, 100.0, rtol=1e-4)
+    np.testing.assert_allclose(h, 200.0 / 3.0, rtol=0.05)
+
+
+def test_few_draws_do_not_tell_what_others_make_up_for():
+    rng = np.random.default_rng(0)
+    r, x = rng.normal(size=(2, 24, 2))
+    assert not made_up_for(r, x, np.ones((24, 2)), np.ones(2)).any()
+    assert made_up_for(np.repeat(r, 2, axis=0), np.repeat(x, 2, axis=0), np.ones((48, 2)), np.ones(2)).all()
 
 
 @pytest.mark.parametrize("case", CASES)
