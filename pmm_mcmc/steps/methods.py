@@ -56,58 +56,26 @@ _TEXTS = {
         steps are 20 to 50 % longer at the same ``target_bias``, except where that is below 0.005 or there are a
         thousand coordinates.
 """,
-    "steps_per_draw": r"""
+    "of_all": r"""
     steps_per_draw
         Number of transitions for each recorded draw.  "auto" (default): the smallest number for which the lag-one
         autocorrelation of every coordinate, and of its square, in warm-up is below about 0.5, at most 64.
-""",
-    "scaling": r"""
     scaling
         Preconditioner: one positive number for each unconstrained coordinate, about its posterior standard deviation.
         Step size and friction are relative to it.  "auto" (default): learnt in warm-up; 1 with ``tune=0``.
-""",
-    "target_bias": r"""
-    target_bias
-        Largest bias of an automatic step size: a relative error of the variance, on a Gaussian with the posterior's
-        steepest curvature.  Default 0.05, which is 2.5% of a standard deviation; between 0.0001 and 0.5.  In more than
-        8 coordinates it is multiplied by :math:`\sqrt{8/d}`.
-""",
-    "reparametrise": r"""
     reparametrise
         "auto" (default): the children of a hierarchical model are sampled non-centred.  The degree is learnt in warm-up
         for each element, the parents are read from the model's graph, and draws are in the model's own parameters.
         False: the model is sampled as written.  A dict such as ``{"theta": "centred", "b": "noncentred"}`` decides for
         the named variables; others are "auto".  See also :func:`pmm_mcmc.noncentring`.
-""",
-    "keep_gradients": r"""
     keep_gradients
         Store gradient and unconstrained position of every draw in ``sample_stats`` (default), for
         :func:`pmm_mcmc.summary`: two more numbers for each draw and coordinate.  It has an effect only if the step
         moves all continuous variables.
-""",
-    "pymc": r"""
     model, blocked, rng
         As for PyMC's own step methods: the model, by default that of the enclosing ``with``; True, since all variables
         move together; a seed, which ``pm.sample(random_seed=...)`` replaces.
-""",
-    "of_all": """
-    <steps_per_draw>
-    <scaling>
-    <reparametrise>
-    <keep_gradients>
-    <pymc>
 
-    <raises>
-""",
-    "of_unadjusted": """
-    <target_bias>
-    <of_all>
-""",
-    "paper": """
-    .. [1] S. Kandasamy and D. Nagaraj, "The Poisson Midpoint Method for Langevin Dynamics: Provably Efficient
-       Discretization for Diffusion Models", NeurIPS 2024, arXiv:2405.17068.
-""",
-    "raises": """
     Raises
     ------
     ValueError
@@ -115,6 +83,17 @@ _TEXTS = {
         also for ``tune=0`` without ``step_size``.
     SamplingError
         In ``pm.sample``, if the log density or its gradient is not finite at the initial point.
+""",
+    "of_unadjusted": r"""
+    target_bias
+        Largest bias of an automatic step size: a relative error of the variance, on a Gaussian with the posterior's
+        steepest curvature.  Default 0.05, which is 2.5% of a standard deviation; between 0.0001 and 0.5.  In more than
+        8 coordinates it is multiplied by :math:`\sqrt{8/d}`.
+    <of_all>
+""",
+    "paper": """
+    .. [1] S. Kandasamy and D. Nagaraj, "The Poisson Midpoint Method for Langevin Dynamics: Provably Efficient
+       Discretization for Diffusion Models", NeurIPS 2024, arXiv:2405.17068.
 """,
 }
 
