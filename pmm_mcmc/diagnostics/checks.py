@@ -44,7 +44,7 @@ _APART = 1.5
 # Relative standard error of a standard deviation whose bias gradients do not bound, at most.  Of 375 trusted runs by
 # five unadjusted methods on 24 bananas, funnels, Student, gamma and other laws 16 had an sd 7.5 % off, chance included:
 # of the half that the limit was chosen on it leaves 1 of 8 trusted and 12 of 149 others undecided, of the rest 2 of 8
-# and 9 of 218; of 19 programs of the scoreboard none.
+# and 9 of 218; of 19 programs of the scoreboard none.  All this was counted before corrections had cubic terms.
 _UNBOUNDED = 0.04
 # Share of runs in which chance alone makes a bias of a standard deviation doubtful: so are 25 of 375 right runs of the
 # above, and none of 22 programs of the scoreboard; of runs in which RLMC widens the sd of a banana (bends .9, 1.8, 3)
