@@ -104,6 +104,10 @@ def extension(rows: int, chains: int) -> int:
     return max(THRESHOLDS.least_check, min(rows, THRESHOLDS.checked_draws // chains))
 
 
+# Rounding of a ratio of steps.
+_ROUNDING = 1e-6
+
+
 @dataclass
 class Warmup:
     """A warm-up in progress: its plan, its setting, where it is, and what it has learnt."""
@@ -286,7 +290,8 @@ class Warmup:
         self._fit_coordinates(window, usable, engine)
         self._adapt_step(window, usable, block, failure_rate)
         step = self.tuned.step_size
-        steady = max(step / previous.step_size, previous.step_size / step) < THRESHOLDS.steady
+        # Not a cap that has just grown back, which is as much but for rounding.
+        steady = max(step / previous.step_size, previous.step_size / step) < THRESHOLDS.steady - _ROUNDING
         healthy = failure_rate == 0.0 and np.array_equal(self.source, np.arange(len(self.source)))
         return self.done >= self.least * self._stiffness and fits and steady and healthy
 
