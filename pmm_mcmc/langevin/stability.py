@@ -85,7 +85,7 @@ def _steepest(kernel: Kernel, step_size: float, friction: float, K: int | None) 
     def excess(log_ratio: float) -> float:
         # Moments that stay as they are have no stationary law either.
         growth = growth_of_moments(kernel, step_size, friction, K, scale * np.exp(log_ratio) + offset)
-        return min(growth - 1.0, 1.0) or 1e-16
+        return (growth - 1.0 or 1e-16) if growth < 2.0 else 1.0  # also where it is not a number
 
     low, high = _LOG_CURVATURES
     if excess(high) <= 0.0:

@@ -65,7 +65,7 @@ def _largest_step(
 
     def excess(step_size: float) -> float:
         error = max(abs(variance_error(kernel, step_size, friction, K, c)) for c in curvatures)
-        return min(error - target, 1.0)
+        return error - target if error < 1.0 else 1.0  # also where it is not a number
 
     low = 0.0
     high = limit
@@ -81,7 +81,10 @@ def _largest_step(
     if high == limit and excess(high) <= 0.0:
         return high
     accuracy = _ACCURACY * limit
-    return float(brentq(excess, max(low, accuracy), high, xtol=accuracy)) - accuracy  # where the error is below it
+    low = max(low, accuracy)
+    if excess(low) > 0.0:
+        return 0.0
+    return float(brentq(excess, low, high, xtol=accuracy)) - accuracy  # where the error is below it
 
 
 def safe_step(arguments: MethodArguments, friction: float, curvature: float, target: float) -> float:

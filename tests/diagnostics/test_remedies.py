@@ -8,6 +8,7 @@ import pytensor.tensor as pt
 import pytest
 
 import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics.statement import MORE
 
 QUIET = {"progressbar": False, "random_seed": 3}
 
@@ -210,7 +211,10 @@ def test_a_ladder_moves_between_modes(built, function):
     model = built(function)
     for seed in (1, 2):
         verdict = pmm.verdict(pmm.sample(model=model, random_seed=seed, progressbar=False))
-        assert not verdict.trusted and "pmm.temper()" in verdict.sentence, verdict.sentence
+        assert not verdict.trusted, verdict.sentence
+        # Where chains cross often enough, some times as many draws will do.
+        crosses = verdict.reasons[0].remedy == MORE and verdict.reasons[0].draws_factor < 10.0
+        assert ("pmm.temper()" in verdict.sentence) != crosses, verdict.sentence
     ladder = pmm.verdict(pmm.temper(draws=100, model=model, **QUIET))
     assert ladder.trusted, ladder.sentence
 

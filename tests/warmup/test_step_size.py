@@ -98,6 +98,12 @@ def test_the_variance_error_is_the_target(case, target):
     assert step == safe_step(settings_of(case), 1.0, 1.0, target)
 
 
+@pytest.mark.parametrize("case", [*UNADJUSTED, RECYCLED], ids=str)
+def test_no_step_is_stable_on_a_slope_that_overflows_and_none_is_an_error(case):
+    steps = [safe_step(settings_of(case), 1.0, curvature, 0.05) for curvature in (1e6, 1e15, 1e30, 1e100)]
+    assert np.all(np.diff(steps) <= 0.0) and 0.0 <= steps[-1] < 1e-12
+
+
 @pytest.mark.parametrize("target", [0.01, 0.2])
 def test_the_longest_step_of_a_setting_has_the_target_of_its_method(target):
     arguments = settings_of(UNADJUSTED[0], target_bias=target)
