@@ -9,6 +9,7 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.langevin.methods import METHODS
+from pmm_mcmc.warmup import step_size
 from pmm_mcmc.warmup.step_size import (
     allowed_error,
     fixed_setting,
@@ -96,6 +97,22 @@ def test_the_variance_error_is_the_target(case, target):
         np.testing.assert_allclose(max(errors), target, rtol=1e-4)
     assert max(errors) <= target
     assert step == safe_step(settings_of(case), 1.0, 1.0, target)
+
+
+@pytest.mark.parametrize(
+    ("friction", "target", "curvature"), [(0.394, 0.0305, 9.17), (0.331, 0.0274, 8.26), (0.825, 0.00408, 15.3)]
+)
+def test_of_several_steps_with_the_target_error_the_longest_is_that_of_bisection(friction, target, curvature):
+    """The error crosses the target several times: SciPy's root alone is half as long, or twice."""
+    kernel = settings_of(RECYCLED).kernel
+    ends = 1.0 + curvature, 1.0 / (1.0 + curvature)
+    limit = METHODS["PoissonULMC"].largest_step
+    low, high = 0.0, limit
+    for _ in range(30):
+        middle = 0.5 * (low + high)
+        errors = [abs(variance_error(kernel, middle, friction, 1, end)) for end in ends]
+        low, high = (middle, high) if max(errors) <= target else (low, middle)
+    assert step_size._largest_step(kernel, friction, 1, limit, ends, target) == pytest.approx(low, rel=1e-6)
 
 
 @pytest.mark.parametrize("case", [*UNADJUSTED, RECYCLED], ids=str)
