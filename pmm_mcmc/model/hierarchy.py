@@ -363,6 +363,12 @@ class Hierarchy:
         """Return the coordinates of a value variable."""
         return np.arange(self.slices[var].start, self.slices[var].stop)
 
+    def swept(self, signed: np.ndarray) -> np.ndarray:
+        """Return coordinates of variables that no child needs and that are none, but for scales with a sign."""
+        used = set(self.factors).union(*({child.value, *child.parents} for child in self.children))
+        indices = [self.indices(var) for var in self.shapes if var not in used]
+        return np.setdiff1d(np.concatenate([np.zeros(0, int), *indices]), signed)
+
     def values(self, blocks: Mapping[Any, Any]) -> tuple[dict[Any, Any], Any]:
         """Return the model's value variables, from their blocks of ``p``, and the log determinant of the map."""
         blocks = dict(blocks)
