@@ -20,7 +20,7 @@ SMALLEST = {
     "wall_clock": (("--samplers", "pmm recycled"), "  pmm recycled "),
 }
 RIGHT, WRONG = "posteriordb/kidiq-kidscore_momhs", "posteriordb/sblri-blr"
-pytestmark = [pytest.mark.process, pytest.mark.pymc]
+pytestmark = [pytest.mark.process, pytest.mark.pymc, pytest.mark.longest]
 
 
 def run(*arguments, folder=ROOT):
