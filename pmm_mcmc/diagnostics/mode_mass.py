@@ -27,8 +27,15 @@ from pmm_mcmc.diagnostics.thresholds import SEARCH
 from pmm_mcmc.warmup.ascent import Density
 
 __all__ = [
-    "Maximum", "Region", "chain_mass", "covariance_root", "distinct", "follows_gradient", "half_log_determinant",
-    "slab_log_masses", "weighed",
+    "Maximum",
+    "Region",
+    "chain_mass",
+    "distinct",
+    "follows_gradient",
+    "gaussian_about",
+    "half_log_determinant",
+    "slab_log_masses",
+    "weighed",
 ]  # fmt: skip
 
 # Log densities ``(n,)`` at positions ``(n, d)``.
@@ -194,10 +201,10 @@ def _log_det(root: np.ndarray) -> float:
     return float(np.linalg.slogdet(root)[1])
 
 
-def covariance_root(
+def gaussian_about(
     maximum: Maximum, density: Density, value: Value, rng: np.random.Generator
 ) -> tuple[float, np.ndarray]:
-    """Return the log mass by the slopes around a maximum, as far away as the density falls, and the covariance's root.
+    """Return log mass and covariance root of a Gaussian by slopes around a maximum, as far away as the density falls.
 
     A cusp has no curvature, and the tails of Student's t are further than it says.  No direction is wider than the
     maximum is far from the chains, or than they are wide.
@@ -228,7 +235,7 @@ def half_log_determinant(maximum: Maximum, density: Density) -> float:
     for start in np.random.default_rng(d).choice([-1.0, 1.0], size=(2, d)) / np.sqrt(d):
         basis = [start]
         diagonal: list[float] = []
-        beside: list[float] = []
+        off_diagonal: list[float] = []
         while len(diagonal) < SEARCH.lanczos_steps:
             product = (maximum.gradient - density((maximum.y + distance * basis[-1])[None])[1][0]) / distance
             if not np.isfinite(product).all():
@@ -237,9 +244,9 @@ def half_log_determinant(maximum: Maximum, density: Density) -> float:
             new = product - np.transpose(basis) @ (np.array(basis) @ product)
             if np.linalg.norm(new) < _SPANNED * np.linalg.norm(product):
                 break
-            beside.append(float(np.linalg.norm(new)))
-            basis.append(new / beside[-1])
-        values, vectors = eigh_tridiagonal(diagonal, beside[: len(diagonal) - 1])
+            off_diagonal.append(float(np.linalg.norm(new)))
+            basis.append(new / off_diagonal[-1])
+        values, vectors = eigh_tridiagonal(diagonal, off_diagonal[: len(diagonal) - 1])
         if values[0] <= 1e-8 * values[-1]:
             return np.inf
         total += 0.5 * d * float(vectors[0] ** 2 @ np.log(values))

@@ -25,9 +25,9 @@ from pmm_mcmc.diagnostics.mode_mass import (
     Maximum,
     Region,
     chain_mass,
-    covariance_root,
     distinct,
     follows_gradient,
+    gaussian_about,
     half_log_determinant,
     slab_log_masses,
     weighed,
@@ -236,8 +236,8 @@ class _ModeSearch:
         """
         space = self._space
         if space.d <= SEARCH.exact_hessian:
-            first = covariance_root(maximum, space.density, space.lp, self._rng)
-            return weighed(*first, maximum.y, space.lp, self._log_chains, space.draws, self._rng)
+            gaussian = gaussian_about(maximum, space.density, space.lp, self._rng)
+            return weighed(*gaussian, maximum.y, space.lp, self._log_chains, space.draws, self._rng)
         nearest = min(reached, key=lambda other: float((other.y**2).sum()))
         way = maximum.y - nearest.y
 
