@@ -161,8 +161,8 @@ def attributes_of(plan: SamplingPlan, run: Run, draws: xr.DataArray | None, sear
             searches = _searches(plan, run, draws)
         except Exception:  # no error here may lose the draws
             _log.exception("Other modes, jumps and necks were not looked for, for an error in it; the draws are kept")
-    if plan.model is not None:
-        searches["free"] = [rv.name for rv in plan.model.free_RVs]
+    if plan.free:
+        searches["free"] = plan.free
     return _noncentring_of(plan, run, draws) | findings_of(searches)
 
 

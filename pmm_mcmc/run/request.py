@@ -97,6 +97,8 @@ class Request:
     ----------
     draws
         The number of draws, those of a finished run included, or "auto".
+    reparametrise
+        That of the step where none is given.
     adjusted
         Whether draws are adjusted, by a kernel whose stationary law is the posterior.
     seed
@@ -110,6 +112,7 @@ class Request:
     """
 
     step: Any = None
+    reparametrise: Any = "auto"
     model: Any = None
     chains: int = CHAINS
     draws: Any = DRAWS
@@ -146,6 +149,12 @@ class Request:
             check_count("cores", self.cores, 1)
         if not isinstance(self.adjusted, bool | np.bool_):
             raise ValueError(f"adjusted={self.adjusted!r}: must be True or False")
+        if self.step is not None and self.reparametrise != "auto":
+            name = type(self.step).__name__
+            raise ValueError(
+                f"reparametrise={self.reparametrise!r} beside step=: give it to the step, as in "
+                f"step=pmm.{name}(..., reparametrise={self.reparametrise!r})"
+            )
         if self.start is not None:
             self._check_start()
         if self.resume and self.store is None:
