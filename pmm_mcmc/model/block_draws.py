@@ -82,7 +82,7 @@ def _conditional(block: GaussianBlock, point: dict[str, np.ndarray], backend: st
 
 @numba.njit(cache=True)
 def _drawn(precision, right, noise):
-    """Return Gaussian draws ``(n, p)`` with their log densities from standard normals ``noise``, NaN where there is none.
+    """Return Gaussian draws ``(n, p)`` with their log densities, from standard normals; NaN where there is none.
 
     Small matrices, one for each draw: calls of LAPACK from Python would take longer than the chains.
     """

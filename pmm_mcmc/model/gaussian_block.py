@@ -31,6 +31,8 @@ from pytensor.gradient import disconnected_grad, pushforward
 from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.shape import Shape, Shape_i
 
 from pmm_mcmc.model.functions import building, model_cache, python_function, state_of
 from pmm_mcmc.model.hierarchy import Law, family_of, law_of
@@ -94,10 +96,14 @@ def _law(model: pm.Model, rv: Any, shape: tuple[int, ...]) -> Law | None:
 
 def why_not(model: pm.Model, names: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> str:
     """Say why variables cannot be integrated out together; "" if they can as far as families and parents say."""
-    block = {model[name] for name in names}
+    free = {rv.name: rv for rv in model.free_RVs}
+    for name in names:
+        if name not in free:
+            return f"{name} is not a free variable of the model, which has {', '.join(free)}"
+    if len(names) == len(free):
+        return "nothing would be left to sample; give one of the scales a prior, or leave one variable out"
+    block = {free[name] for name in names}
     for rv in block:
-        if rv not in model.free_RVs:
-            return f"{rv.name} is not a free variable of the model"
         if type(rv.owner.op).__name__ not in (*_NORMAL, *_FLAT) or model.rvs_to_transforms[rv] is not None:
             return f"{rv.name} is not normal, but {family_of(rv).removesuffix('RV')}"
     for potential in model.potentials:
@@ -120,13 +126,15 @@ def _term(model: pm.Model, rv: Any, shape: tuple[int, ...]) -> _Term | None:
     law = _law(model, rv, shape)
     if law is None:
         return None
-    location, scale = model.replace_rvs_by_values([pt.as_tensor_variable(graph) for graph in law.terms])
+    # Of whole numbers in 8 bits a power would be in single precision.
+    terms = [pt.as_tensor_variable(graph).astype(pytensor.config.floatX) for graph in law.terms]
+    location, scale = model.replace_rvs_by_values(terms)
     residual = pt.broadcast_to(model.rvs_to_values[rv] - location, shape).ravel()
     n = int(np.prod(shape, dtype=int))
     if law.kind != "elementwise":
-        root = scale
-        whitened = pt.linalg.solve_triangular(root, residual, lower=True)
-        return _Term(rv.name, whitened, pt.ones(()), pt.log(pt.diagonal(root)).sum())
+        k = shape[-1]
+        whitened = pt.linalg.solve_triangular(scale, residual.reshape((-1, k)).T, lower=True, b_ndim=2).T.ravel()
+        return _Term(rv.name, whitened, pt.ones(()), n // k * pt.log(pt.diagonal(scale)).sum())
     if all(scale.type.broadcastable):
         sd = scale.reshape(())
         return _Term(rv.name, residual, sd, n * pt.log(sd))
@@ -150,10 +158,16 @@ def _affine(residual: Any, b: Any, rest: set[Any]) -> _Residual | None:
     """Return a residual as an affine function of ``b``; None if it is none."""
     p = b.type.shape[0]
     tangent = b.type("tangent")
-    (along,) = rewrite_graph([-pushforward(residual, b, tangent)], include=("canonicalize",))
-    if _depends([along], {b}):
+    along = rewrite_graph(
+        -pushforward(residual, b, tangent), include=("canonicalize", "specialize"), exclude=("inplace",)
+    )
+    shapes = {
+        node for node in ancestors([along]) if node.owner is not None and isinstance(node.owner.op, Shape | Shape_i)
+    }
+    if b in ancestors([along], blockers=shapes):
         return None
-    (offset,) = clone_replace([residual], {b: pt.zeros(p, dtype=b.dtype)})
+    origin = {b: pt.zeros(p, dtype=b.dtype)}
+    offset, along = clone_replace([residual, along], origin)
     rows = vectorize_graph(along, {tangent: pt.eye(p, dtype=b.dtype)})
     return _Residual(_number(offset, rest), _number(rows, rest))
 
@@ -194,9 +208,13 @@ class _Sums:
         return sum(square(m) for square in self._squares)
 
 
+def _is_data(node: Any) -> bool:
+    return isinstance(node, SharedVariable) and not isinstance(node.type, RandomType)
+
+
 def _frozen(graphs: Sequence[Any]) -> list[Any]:
     """Return graphs with the present values of shared data."""
-    data = [node for node in ancestors(graphs) if isinstance(node, SharedVariable)]
+    data = [node for node in ancestors(graphs) if _is_data(node)]
     return clone_replace(list(graphs), {node: node.type.constant_type(node.type, node.get_value()) for node in data})
 
 
@@ -207,21 +225,14 @@ def integrated_model(model: pm.Model, point: Mapping[str, np.ndarray], names: Se
     """
     if not names:
         return None
-    data = [
-        node
-        for node in ancestors([*model.basic_RVs, *model.rvs_to_values.values()])
-        if isinstance(node, SharedVariable)
-    ]
-    values = [node.get_value(borrow=True) for node in data]
-    key = state_of(model, model.value_vars), tuple(sorted(names)), *map(_content, values)
+    shared = [node for node in ancestors([*model.basic_RVs, *model.rvs_to_values.values()]) if _is_data(node)]
+    contents = [np.asarray(node.get_value(borrow=True)) for node in shared]
+    data = tuple((values.shape, values.tobytes()) for values in contents)
+    key = state_of(model, model.value_vars), tuple(sorted(names)), data
     blocks: dict[tuple[Any, ...], GaussianBlock] = model_cache(model, "Gaussian block")
     if key not in blocks:
         blocks[key] = _integrated(model, names, point)
     return blocks[key]
-
-
-def _content(value: Any) -> Any:
-    return (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else id(value)
 
 
 @building()
@@ -285,6 +296,8 @@ def _integrated(model: pm.Model, names: Sequence[str], point: Mapping[str, np.nd
         - 0.5 * (trace - disconnected_grad(trace))
         - 0.5 * (n - p) * _LOG_2PI
     )
+    if any(family_of(rv) in _FLAT for rv in block):
+        _refuse_improper(sums.precision, names, point)
     likelihoods = [rv.name for rv in inside if rv not in block]
     return GaussianBlock(
         [rv.name for rv in block],
@@ -294,6 +307,17 @@ def _integrated(model: pm.Model, names: Sequence[str], point: Mapping[str, np.nd
         sums.precision,
         sums.right,
     )
+
+
+def _refuse_improper(precision: Any, names: Sequence[str], point: Mapping[str, np.ndarray]) -> None:
+    """Raise ``ValueError`` if flat priors and data leave a direction of a block without precision."""
+    inputs = [node for node in ancestors([precision]) if node.owner is None and node.name in point]
+    P = python_function(inputs, [precision])(*(point[var.name] for var in inputs))[0]
+    if np.linalg.eigvalsh(P)[0] < 1e-12 * np.abs(P).max():
+        raise ValueError(
+            f"the posterior is improper: it does not change when some of {', '.join(names)} move together, since a "
+            "prior is flat; give it a proper prior, such as pm.Normal"
+        )
 
 
 def _rest(model: pm.Model, inside: Sequence[Any], marginal: Any) -> pm.Model:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 
 from pmm_mcmc._version import __version__
 from pmm_mcmc.engines.arguments import MethodArguments
@@ -156,6 +157,11 @@ class SamplingPlan:
         var_names = _chosen(request.var_names, [rv.name for rv in model.unobserved_RVs])
         whole = model
         block = integrated_model(model, point, arguments.integrated)
+        if block is not None and (request.precision, pytensor.config.floatX) != ("float64", "float64"):
+            raise ValueError(
+                f"reparametrise: {', '.join(block.names)} cannot be integrated out in single precision, in which "
+                "determinants are lost; leave precision= and floatX at float64, or reparametrise out"
+            )
         if block is not None:
             model = block.rest
             point = {var.name: point[var.name] for var in model.value_vars}
