@@ -32,7 +32,7 @@ def drawn_back(block: GaussianBlock, model: pm.Model, backend: str) -> ResultTre
     Of a position alone the block has its mean there; with standard normals it is a draw.
     """
     point = initial_point(model)
-    whole = model_layout(model, list(model.value_vars), point, backend)
+    layout = model_layout(model, list(model.value_vars), point, backend)
     parts = flat_layout(block.rest.value_vars, point)
     conditional = _conditional(block, point, backend)
     of_rest = _coordinates(model, point, [var.name for var in block.rest.value_vars])
@@ -50,13 +50,13 @@ def drawn_back(block: GaussianBlock, model: pm.Model, backend: str) -> ResultTre
                 law = conditional(position[some][None])
                 drawn, density[some] = _drawn(law["precision"][0], law["right"][0], noise[some])
                 x[some][:, of_block] = drawn
-        return whole.values(x), density
+        return layout.values(x), density
 
     def values(position: np.ndarray) -> dict[str, np.ndarray]:
         return draws(position, np.zeros((*position.shape[:-1], p)))[0]
 
     names = flat_names([(name, shape) for name, shape, *_ in parts])
-    return dataclasses.replace(whole, names=names, values=values, noise=p, draws=draws)
+    return dataclasses.replace(layout, names=names, values=values, noise=p, draws=draws)
 
 
 def _coordinates(model: pm.Model, point: dict[str, np.ndarray], names: Sequence[str]) -> np.ndarray:

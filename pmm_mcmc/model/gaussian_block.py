@@ -26,6 +26,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import disconnected_grad, pushforward
 from pytensor.graph.replace import clone_replace, vectorize_graph
@@ -37,7 +38,7 @@ from pytensor.tensor.shape import Shape, Shape_i
 from pmm_mcmc.model.functions import building, model_cache, python_function, state_of
 from pmm_mcmc.model.hierarchy import Law, family_of, law_of
 
-__all__ = ["GaussianBlock", "integrated_model"]
+__all__ = ["GaussianBlock", "gaussian_names", "integrated_model"]
 
 _LOG_2PI = float(np.log(2.0 * np.pi))
 _NORMAL = ("NormalRV", "MvNormalRV")
@@ -56,7 +57,7 @@ class _Term(NamedTuple):
     log_volume: Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GaussianBlock:
     """A model without the variables of its Gaussian block, and what draws them back.
 
@@ -66,6 +67,9 @@ class GaussianBlock:
         The variables of the block and of their value variables, and the observed ones that depend on them.
     rest
         The model of the other variables, with value variables of the whole model.
+    rows, rows_summed, rows_depend
+        The number of residuals; of those whose squares are summed anew at each position; and whether coefficients of
+        the block depend on the rest.
     precision, right
         Graphs of the value variables of ``rest``: :math:`P` ``(p, p)`` and :math:`P m` ``(p,)``.
     """
@@ -74,8 +78,16 @@ class GaussianBlock:
     values: list[str]
     likelihoods: list[str]
     rest: pm.Model
+    rows: int
+    rows_summed: int
+    rows_depend: bool
     precision: Any
     right: Any
+
+    @property
+    def size(self) -> int:
+        """Number of coordinates of the block."""
+        return int(self.right.type.shape[0])
 
     @property
     def words(self) -> str:
@@ -149,27 +161,37 @@ class _Residual(NamedTuple):
     rows: Any
 
 
-def _number(graph: Any, rest: set[Any]) -> Any:
+def _number(graph: Any, others: set[Any]) -> Any:
     """Return a graph that does not depend on the rest as numbers, others as they are."""
-    return graph if _depends([graph], rest) else python_function([], [graph])()[0]
+    return graph if _depends([graph], others) else _evaluated([graph])[0]
 
 
-def _affine(residual: Any, b: Any, rest: set[Any]) -> _Residual | None:
+def _evaluated(graphs: Sequence[Any]) -> list[np.ndarray]:
+    """Return the values of graphs of constants, once: without rewrites, which take longer than to evaluate."""
+    return pytensor.function([], list(graphs), mode=Mode(linker="py", optimizer=None))()
+
+
+def _affine(residual: Any, b: Any, others: set[Any]) -> _Residual | None:
     """Return a residual as an affine function of ``b``; None if it is none."""
     p = b.type.shape[0]
     tangent = b.type("tangent")
-    along = rewrite_graph(
-        -pushforward(residual, b, tangent), include=("canonicalize", "specialize"), exclude=("inplace",)
-    )
-    shapes = {
-        node for node in ancestors([along]) if node.owner is not None and isinstance(node.owner.op, Shape | Shape_i)
-    }
-    if b in ancestors([along], blockers=shapes):
-        return None
+    derivative = rewrite_graph(-pushforward(residual, b, tangent), include=("canonicalize",), clone=True)
+    if _depends_by_value(derivative, b):
+        # A function of b may still be there for its shape alone.
+        simplest = rewrite_graph(derivative, include=("specialize",), exclude=("inplace",), clone=True)
+        if _depends_by_value(simplest, b):
+            return None
     origin = {b: pt.zeros(p, dtype=b.dtype)}
-    offset, along = clone_replace([residual, along], origin)
-    rows = vectorize_graph(along, {tangent: pt.eye(p, dtype=b.dtype)})
-    return _Residual(_number(offset, rest), _number(rows, rest))
+    offset, derivative = clone_replace([residual, derivative], origin)
+    rows = vectorize_graph(derivative, {tangent: pt.eye(p, dtype=b.dtype)})
+    return _Residual(_number(offset, others), _number(rows, others))
+
+
+def _depends_by_value(graph: Any, variable: Any) -> bool:
+    """Return whether a graph depends on more than the shape of a variable."""
+    nodes = [node for node in ancestors([graph]) if node.owner is not None]
+    shapes = {node for node in nodes if isinstance(node.owner.op, Shape | Shape_i)}
+    return variable in ancestors([graph], blockers=shapes)
 
 
 def _is_number(value: Any) -> bool:
@@ -182,10 +204,12 @@ class _Sums:
     def __init__(self, p: int, dtype: str):
         self.precision = pt.zeros((p, p), dtype=dtype)
         self.right = pt.zeros(p, dtype=dtype)
+        self.rows_summed = 0
+        self.rows_depend = False
         self._squares: list[Callable[[Any], Any]] = []
 
-    def add(self, residual: _Residual, weight: Any) -> None:
-        """Add a term with weights ``()`` or ``(n,)``."""
+    def add(self, residual: _Residual, weight: Any, n: int) -> None:
+        """Add a term of ``n`` residuals with weights ``()`` or ``(n,)``."""
         offset = residual.offset
         rows = residual.rows
         if weight.ndim == 0 and _is_number(rows):
@@ -199,6 +223,8 @@ class _Sums:
                 return
             self.right = self.right + weight * pt.dot(rows, offset)
         else:
+            self.rows_summed += n
+            self.rows_depend |= not _is_number(rows)
             self.precision = self.precision + pt.dot(rows * weight, pt.as_tensor(rows).T)
             self.right = self.right + pt.dot(rows, weight * offset)
         self._squares.append(lambda m: (weight * (offset - pt.dot(m, rows)) ** 2).sum())
@@ -246,8 +272,8 @@ def _integrated(model: pm.Model, names: Sequence[str], point: Mapping[str, np.nd
     ValueError
         If they are not Gaussian given the others, with the reason.
     """
-    observed = {rv.name: python_function([], _frozen([model.rvs_to_values[rv]]))()[0] for rv in model.observed_RVs}
-    shapes = {name: values.shape for name, values in observed.items()}
+    observed = _evaluated(_frozen([model.rvs_to_values[rv] for rv in model.observed_RVs]))
+    shapes = {rv.name: values.shape for rv, values in zip(model.observed_RVs, observed, strict=True)}
     shapes |= {rv.name: np.shape(point[model.rvs_to_values[rv].name]) for rv in model.free_RVs}
     reason = why_not(model, names, shapes)
     block = [rv for rv in model.free_RVs if rv.name in names]
@@ -260,7 +286,7 @@ def _integrated(model: pm.Model, names: Sequence[str], point: Mapping[str, np.nd
         value: b[begin:end].reshape(shapes[rv.name]).astype(value.dtype)
         for rv, value, begin, end in zip(block, values, ends[:-1], ends[1:], strict=True)
     }
-    rest = set(model.value_vars) - set(values)
+    others = set(model.value_vars) - set(values)
     sums = _Sums(p, b.dtype)
     n = 0
     log_volume = 0.0
@@ -270,12 +296,13 @@ def _integrated(model: pm.Model, names: Sequence[str], point: Mapping[str, np.nd
         if term is None:
             continue
         residual, sd, volume = clone_replace(_frozen(term[1:]), cuts, rebuild_strict=False)
-        affine = _affine(residual, b, rest)
+        affine = _affine(residual, b, others)
         if affine is None:
             reason = f"the location of {rv.name} is not affine in it"
             break
-        sums.add(affine, sd**-2.0)
-        n += int(np.prod(shapes[rv.name], dtype=int))
+        count = int(np.prod(shapes[rv.name], dtype=int))
+        sums.add(affine, sd**-2.0, count)
+        n += count
         log_volume = log_volume + volume
     if reason:
         raise ValueError(f"{', '.join(names)} cannot be integrated out: {reason}")
@@ -304,9 +331,55 @@ def _integrated(model: pm.Model, names: Sequence[str], point: Mapping[str, np.nd
         [value.name for value in values],
         likelihoods,
         _rest(model, inside, marginal),
+        n,
+        sums.rows_summed,
+        sums.rows_depend,
         sums.precision,
         sums.right,
     )
+
+
+def gaussian_names(model: pm.Model, point: Mapping[str, np.ndarray]) -> list[str]:
+    """Return the variables of the largest Gaussian block that is found in a model, looked for once; none without one.
+
+    Variables come in one by one, the largest first, if not all together are Gaussian given the rest.
+    """
+    blocks: dict[tuple[Any, ...], list[str]] = model_cache(model, "names of the Gaussian block")
+    key = state_of(model, model.value_vars)
+    if key not in blocks:
+        names = _normal_names(model)
+        if not _can_be_integrated(model, names, point):
+            by_size = sorted(names, key=lambda name: -int(np.prod(np.shape(point[name]), dtype=int)))
+            names = []
+            for name in by_size:
+                names += [name] * _can_be_integrated(model, [*names, name], point)
+        blocks[key] = names
+    return blocks[key]
+
+
+def _can_be_integrated(model: pm.Model, names: Sequence[str], point: Mapping[str, np.ndarray]) -> bool:
+    try:
+        return integrated_model(model, point, names) is not None or not names
+    except ValueError:
+        return False
+
+
+def _normal_names(model: pm.Model) -> list[str]:
+    """Return the free variables that are normal and, by families alone, enter nothing but locations of normal ones."""
+    block = {rv for rv in model.free_RVs if _is_normal(model, rv)}
+    while block:
+        others = [rv for rv in model.basic_RVs if rv not in block and not _is_normal(model, rv)]
+        scales = [rv.owner.inputs[-1] for rv in model.basic_RVs if _is_normal(model, rv)]
+        outside = [rv for rv in model.free_RVs if rv not in block]
+        entered = set(ancestors([*others, *scales, *outside, *model.potentials]))
+        if block.isdisjoint(entered):
+            break
+        block -= entered
+    return [rv.name for rv in model.free_RVs if rv in block] if len(block) < len(model.free_RVs) else []
+
+
+def _is_normal(model: pm.Model, rv: Any) -> bool:
+    return type(rv.owner.op).__name__ in _NORMAL and model.rvs_to_transforms.get(rv) is None
 
 
 def _refuse_improper(precision: Any, names: Sequence[str], point: Mapping[str, np.ndarray]) -> None:
@@ -322,21 +395,21 @@ def _refuse_improper(precision: Any, names: Sequence[str], point: Mapping[str, n
 
 def _rest(model: pm.Model, inside: Sequence[Any], marginal: Any) -> pm.Model:
     """Return a model of the variables outside of a block and its likelihoods, with their ``marginal`` log density."""
-    rest = pm.Model(check_bounds=model.check_bounds, model=None)
+    other = pm.Model(check_bounds=model.check_bounds, model=None)
     for rv in model.basic_RVs:
         if rv in inside:
             continue
         value = model.rvs_to_values[rv]
-        (rest.free_RVs if rv in model.free_RVs else rest.observed_RVs).append(rv)
-        rest.named_vars[rv.name] = rv
-        rest.rvs_to_values[rv] = value
-        rest.values_to_rvs[value] = rv
-        rest.rvs_to_transforms[rv] = model.rvs_to_transforms[rv]
+        (other.free_RVs if rv in model.free_RVs else other.observed_RVs).append(rv)
+        other.named_vars[rv.name] = rv
+        other.rvs_to_values[rv] = value
+        other.values_to_rvs[value] = rv
+        other.rvs_to_transforms[rv] = model.rvs_to_transforms[rv]
         if rv in model.rvs_to_initial_values:
-            rest.rvs_to_initial_values[rv] = model.rvs_to_initial_values[rv]
+            other.rvs_to_initial_values[rv] = model.rvs_to_initial_values[rv]
     for potential in model.potentials:
-        rest.potentials.append(potential)
-        rest.named_vars[potential.name] = potential
+        other.potentials.append(potential)
+        other.named_vars[potential.name] = potential
     marginal.name = "marginal likelihood"
-    rest.potentials.append(marginal)
-    return rest
+    other.potentials.append(marginal)
+    return other

@@ -21,6 +21,7 @@ from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.numba_random import normals_of_draws
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.engines.taped_engine import c_engine_of, engine_of
+from pmm_mcmc.model.block_choice import block_that_pays
 from pmm_mcmc.model.block_draws import drawn_back
 from pmm_mcmc.model.checks import check_initvals, check_model, model_of, refuse_what_does_not_fit
 from pmm_mcmc.model.gaussian_block import integrated_model
@@ -155,8 +156,10 @@ class SamplingPlan:
         check_initvals(model, request.initvals, request.chains)
         _check_vars(request.step, list(model.value_vars))
         var_names = _chosen(request.var_names, [rv.name for rv in model.unobserved_RVs])
-        whole = model
+        model_of_draws = model
         block = integrated_model(model, point, arguments.integrated)
+        if block is None and request.integrates:
+            block = block_that_pays(model, point, arguments.noncentring or {})
         if block is not None and (request.precision, pytensor.config.floatX) != ("float64", "float64"):
             raise ValueError(
                 f"reparametrise: {', '.join(block.names)} cannot be integrated out in single precision, in which "
@@ -201,10 +204,10 @@ class SamplingPlan:
         if block is None:
             layout = model_layout(model, vars, point, outputs)
         else:
-            layout = drawn_back(block, whole, outputs)
+            layout = drawn_back(block, model_of_draws, outputs)
         return cls._of_engine(
             request, engine, backend, layout, centre, model=model, var_names=var_names, prior_sampler=sampler,
-            free=[rv.name for rv in whole.free_RVs],
+            free=[rv.name for rv in model_of_draws.free_RVs],
         )  # fmt: skip
 
     @classmethod

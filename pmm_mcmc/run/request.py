@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 import xarray as xr
 
 from pmm_mcmc.engines.arguments import MethodArguments, check_choice, unknown_argument
@@ -107,6 +108,8 @@ class Request:
         The run from which this one starts.
     finished_run
         The result in memory that is continued.
+    replaces_data
+        Whether data of the model will be others in the course of the run.
     ladder, reference
         Those of a ladder of temperatures, of :func:`pmm_mcmc.temper`; None without one.
     """
@@ -136,6 +139,7 @@ class Request:
     callback: Callable[[FinishedChunk], None] | None = None
     progressbar: bool = True
     compute_convergence_checks: bool = True
+    replaces_data: bool = False
 
     def __post_init__(self) -> None:
         """Check each field."""
@@ -203,6 +207,12 @@ class Request:
         if isinstance(self.model, LogDensity):
             return False
         return self.backend == "tape" or (self.backend == "auto" and default)
+
+    @property
+    def integrates(self) -> bool:
+        """Whether a Gaussian block may be integrated out without being asked for."""
+        auto = self.arguments.noncentring is not None and self.adapts and self.reference is None
+        return auto and not self.replaces_data and (self.precision, pytensor.config.floatX) == ("float64", "float64")
 
     @property
     def adapts(self) -> bool:

@@ -124,8 +124,8 @@ def temper(
     method = one_step(step, draws)
     if method is not None and method.arguments.integrated:
         raise ValueError(
-            f"step: reparametrise={dict(method.arguments.reparametrise)!r}: a ladder samples all variables, by itself "
-            "or from the prior; leave reparametrise out"
+            f"step: {', '.join(method.arguments.integrated)} cannot be integrated out: a ladder samples all variables; "
+            "leave reparametrise out"
         )
     request = Request(
         draws=draws,

@@ -1,7 +1,7 @@
 """Gaussian blocks: their densities are those of the model as written, and what cannot be integrated out is refused.
 
-Nothing here is random but positions at which densities are compared.  Scales are of NumPy: of one of Python PyMC takes the
-logarithm in single precision.
+Nothing here is random but positions at which densities are compared.  Scales are of NumPy: of one of Python PyMC takes
+the logarithm in single precision.
 """
 
 import numpy as np
@@ -227,7 +227,8 @@ def test_new_data_are_integrated_anew():
     point = {"s_log__": np.zeros(())}
     precision, right = python_function(after.rest.value_vars, [after.precision, after.right])(np.zeros(()))
     drawn, density = _drawn(precision[None], right[None], np.zeros((1, 3)))
-    assert density_of(after.rest)(point)[0] + density[0] == pytest.approx(joint({**point, "b": drawn[0]})[0], abs=1e-9)
+    together = joint({**point, "b": drawn[0]})[0]
+    assert density_of(after.rest)(point)[0] + density[0] == pytest.approx(together, abs=1e-9)
 
 
 REFUSED = {
@@ -250,7 +251,7 @@ def test_what_is_not_gaussian_is_refused_with_the_reason(case):
     with pm.Model() as model:
         b = pm.Normal("b", 0, pm.HalfNormal("s"), shape=4)
         use(b)
-    with pytest.raises(ValueError, match=f"b cannot be integrated out: .*{words}"):
+    with pytest.raises(ValueError, match=rf"b cannot be integrated out: .*{words}"):
         pmm.sample(model=model, reparametrise={"b": "integrated"}, progressbar=False)
 
 
@@ -259,7 +260,7 @@ def test_imputed_data_are_no_normal_likelihood():
     with pm.Model() as model:
         b = pm.Normal("b", 0, pm.HalfNormal("s"), shape=3)
         pm.Normal("y", b, 1, observed=np.array([1.0, np.nan, 2.0]))
-    with pytest.raises(ValueError, match="b cannot be integrated out: y_unobserved depends on it|not normal"):
+    with pytest.raises(ValueError, match="b cannot be integrated out: y_unobserved depends on it"):
         pmm.sample(model=model, reparametrise={"b": "integrated"}, progressbar=False)
 
 
@@ -267,5 +268,5 @@ def test_flat_priors_that_data_do_not_identify_are_improper():
     with pm.Model() as model:
         b = pm.Flat("b", shape=2)
         pm.Normal("y", b.sum(), pm.HalfNormal("s"), observed=np.ones(4))
-    with pytest.raises(ValueError, match="the posterior is improper.*flat"):
+    with pytest.raises(ValueError, match=r"the posterior is improper.*flat"):
         pmm.sample(model=model, reparametrise={"b": "integrated"}, progressbar=False)
