@@ -25,8 +25,8 @@ __all__ = ["block_that_pays"]
 _MOST, _FEWEST = 200, 5
 # Positions that are looked at, as far from the model's own as chains start.
 _POSITIONS = 8
-# Least score for a unit of the ratio of costs.  Of the models on which it was fitted those that gain much have 160 and
-# more a unit; 300 was taken, since one that is missed costs what it did, and the verdict names the block where it fails.
+# Least score for a unit of the ratio of costs.  Of the models that it was fitted on those that gain have 160 a unit and
+# more; 300 was taken, since one that is missed costs what it did, and the verdict names the block where it fails.
 # Where rows depend on the rest no preconditioner helps: 350 a unit gains ten times, 11 nothing.
 _WORTH, _WORTH_OF_ROWS = 300.0, 50.0
 

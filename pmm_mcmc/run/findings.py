@@ -164,6 +164,7 @@ def attributes_of(plan: SamplingPlan, run: Run, draws: xr.DataArray | None, sear
             _log.exception("Other modes, jumps and necks were not looked for, for an error in it; the draws are kept")
     if plan.free:
         searches["free"] = plan.free
+        searches["block"] = plan.block
     return _noncentring_of(plan, run, draws) | findings_of(searches)
 
 

@@ -7,7 +7,7 @@ import functools
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from pmm_mcmc.engines.taped_engine import c_engine_of, engine_of
 from pmm_mcmc.model.block_choice import block_that_pays
 from pmm_mcmc.model.block_draws import drawn_back
 from pmm_mcmc.model.checks import check_initvals, check_model, model_of, refuse_what_does_not_fit
-from pmm_mcmc.model.gaussian_block import integrated_model
+from pmm_mcmc.model.gaussian_block import gaussian_names, integrated_model
 from pmm_mcmc.model.initial_points import initial_point, vector_starts
 from pmm_mcmc.model.outputs import model_layout
 from pmm_mcmc.model.pymc_density import flat_layout, log_density, periods_of
@@ -69,8 +69,9 @@ class SamplingPlan:
     model, density
         The PyMC model, without variables that are integrated out; or, without one, the log density, which may know
         names, a prior, and why it is not finite.
-    free
-        Names of the free variables of a PyMC model, those that are integrated out included.
+    free, block
+        Names of the free variables of a PyMC model, those that are integrated out included; of those that could be, and
+        are not.
     prior_sampler
         On a ladder from the prior, a function of a key and a number that draws from it.
     """
@@ -86,6 +87,7 @@ class SamplingPlan:
     model: Any = None
     density: LogDensity | None = None
     free: list[str] | None = None
+    block: list[str] = field(default_factory=list)
     prior_sampler: Callable[[Sequence[int], int], np.ndarray] | None = None
 
     @classmethod
@@ -208,6 +210,7 @@ class SamplingPlan:
         return cls._of_engine(
             request, engine, backend, layout, centre, model=model, var_names=var_names, prior_sampler=sampler,
             free=[rv.name for rv in model_of_draws.free_RVs],
+            block=gaussian_names(model, point) if block is None and request.integrates else [],
         )  # fmt: skip
 
     @classmethod

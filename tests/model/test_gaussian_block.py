@@ -232,7 +232,9 @@ def test_new_data_are_integrated_anew():
 
 
 REFUSED = {
-    "a likelihood with heavy tails": (lambda b: pm.StudentT("y", 4, b, observed=np.ones(4)), "y, which depends on it, is not normal, but StudentT"),
+    "a likelihood with heavy tails": (
+        lambda b: pm.StudentT("y", 4, b, observed=np.ones(4)), "y, which depends on it, is not normal, but StudentT"
+    ),
     "counts": (lambda b: pm.Poisson("y", pt.exp(b), observed=np.ones(4, int)), "y, .* not normal, but Poisson"),
     "a truncated likelihood": (
         lambda b: pm.Truncated("y", pm.Normal.dist(b, 1), lower=0, observed=np.ones(4)), "not normal, but Truncated"
