@@ -16,6 +16,8 @@ from pmm_mcmc.run import memory
 from pmm_mcmc.run.storage import folder
 from pmm_mcmc.run.storage.recovery import stored_identity
 
+pytestmark = pytest.mark.longest
+
 pytest_plugins = ["sampling_fixtures"]
 
 

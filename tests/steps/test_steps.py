@@ -18,7 +18,7 @@ from pmm_mcmc.engines.numba_shared import Functions
 from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.steps import binding
 
-pytestmark = pytest.mark.pymc
+pytestmark = [pytest.mark.pymc, pytest.mark.longest]
 
 STATS = {
     "step_size": np.float64,
