@@ -11,6 +11,7 @@ of unit diagonal, in terms of the other.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import pairwise
 
 import numpy as np
 import pymc as pm
@@ -22,13 +23,15 @@ from pmm_mcmc.model.gaussian_block import GaussianBlock, gaussian_names, integra
 __all__ = ["block_that_pays"]
 
 # Most variables, whose number enters to the third power, and fewest.
-_MOST, _FEWEST = 200, 5
+_MOST = 200
+_FEWEST = 5
 # Positions that are looked at, as far from the model's own as chains start.
 _POSITIONS = 8
 # Least score for a unit of the ratio of costs.  Of the models that it was fitted on those that gain have 160 a unit and
 # more; 300 was taken, since one that is missed costs what it did, and the verdict names the block where it fails.
 # Where rows depend on the rest no preconditioner helps: 350 a unit gains ten times, 11 nothing.
-_WORTH, _WORTH_OF_ROWS = 300.0, 50.0
+_WORTH = 300.0
+_WORTH_OF_ROWS = 50.0
 
 
 def block_that_pays(
@@ -84,8 +87,8 @@ def _score(block: GaussianBlock, point: Mapping[str, np.ndarray]) -> float:
         return 0.0
     conditions = [np.linalg.cond(shape) for shape in shapes]
     spreads = []
-    for first, second in zip(shapes[1:], shapes[:-1], strict=True):
-        ridge = 1e-12 * np.eye(len(first))
-        values = np.abs(np.linalg.eigvals(np.linalg.solve(first + ridge, second + ridge)))
+    for shape, other in pairwise(shapes):
+        ridge = 1e-12 * np.eye(len(shape))
+        values = np.abs(np.linalg.eigvals(np.linalg.solve(shape + ridge, other + ridge)))
         spreads.append(values.max() / values.min())
     return float(np.median(spreads) * np.sqrt(np.median(conditions)))
