@@ -61,7 +61,7 @@ def element_to_x(xp: Any, mu: Any, L: Any, a: Any, h: Any, rho: Any, z: Any) -> 
 def _root(xp: Any, L: Any, h: Any, rho: Any) -> tuple[Any, Any, Any]:
     """Return ``D``, ``q`` and ``s`` of :func:`element_to_x`; the last axis is that of elements."""
     D = 1.0 + L * L * h
-    total = h.sum() + _TINY
+    total = h.sum() + _SMALL
     q = L * h * xp.sqrt(rho / total) / xp.sqrt(D)
     return D, q, xp.sqrt(1.0 - rho + rho * (h / D).sum(axis=-1, keepdims=True) / total)
 
@@ -73,7 +73,7 @@ def _stretched(q: Any, factor: Any, y: Any) -> Any:
 
 def common(h: Any, x: Any) -> Any:
     """Return what elements have in common: their mean ``(..., 1)`` with weights ``h``."""
-    return (h * x).sum(axis=-1, keepdims=True) / (h.sum() + _TINY)
+    return (h * x).sum(axis=-1, keepdims=True) / (h.sum() + _SMALL)
 
 
 def _element_to_z(mu: Any, L: Any, a: Any, h: Any, rho: Any, x: Any) -> tuple[Any, Any, Any, Any]:
@@ -93,6 +93,7 @@ _LEAST = 1e-6
 # Draws, at least, that tell what other variables make up for: starts do not.
 _FEWEST = 25
 _TINY = 1e-300  # keeps divisions by zero weights finite
+_SMALL = 1e-30  # the same in single precision
 
 
 def curvature(dr: np.ndarray, dx: np.ndarray, weight: np.ndarray) -> np.ndarray:
