@@ -117,8 +117,6 @@ class Chunk(NamedTuple):
     model_failures : (n,)
         Unstable transitions due to the model and not to the step: values are not finite at a place that a stable step
         may reach, by the energy ``|y|^2 / 2`` of the whitened coordinates.
-    state : (n, 4 d + 2)
-        State of the chain after each draw; empty where several chains advance together.
     """
 
     position: np.ndarray
@@ -129,7 +127,6 @@ class Chunk(NamedTuple):
     unstable: np.ndarray
     refined: np.ndarray
     model_failures: np.ndarray
-    state: np.ndarray
 
     @property
     def model_position(self) -> np.ndarray:
@@ -142,15 +139,12 @@ class Chunk(NamedTuple):
         return self.lp + log_det_of(self.evaluation, self.position.shape[-1])
 
     @classmethod
-    def empty(cls, shape: tuple[int, ...], d: int, width: int, states: int = 0) -> Chunk:
-        """Return uninitialised arrays for draws of ``shape`` ``(n,)`` or ``(chain, n)``, with ``states`` states."""
+    def empty(cls, shape: tuple[int, ...], d: int, width: int) -> Chunk:
+        """Return uninitialised arrays for draws of ``shape`` ``(n,)`` or ``(chain, n)``."""
         position = np.empty((*shape, d))
         evaluation = np.empty((*shape, width))
-        n_grad, unstable, refined, model_failures = (np.empty(shape, np.int64) for _ in range(4))
-        state = np.empty((*shape[:-1], states, 4 * d + 2))
-        lp = np.empty(shape)
-        accept = np.empty(shape)
-        return cls(position, evaluation, lp, accept, n_grad, unstable, refined, model_failures, state)
+        counts = (np.empty(shape, np.int64) for _ in range(4))
+        return cls(position, evaluation, np.empty(shape), np.empty(shape), *counts)
 
 
 class Engine(Protocol):

@@ -221,7 +221,7 @@ class JaxEngine:
                     n = min(self.capacity, rows - done)
                     span = tuple(np.int32(x) for x in (chains.transition + done * thin, n, thin))
                     s, g, chunk_values = self._chunk((parameters, placed, shared), (s, g, w), span)
-                    for buffer, array in zip(out, chunk_values, strict=False):
+                    for buffer, array in zip(out, chunk_values, strict=True):
                         values = np.asarray(array)[:n, : len(state[chain_slice])]
                         buffer[chain_slice, done : done + n] = np.moveaxis(values, 0, 1)
                     done += n

@@ -99,8 +99,6 @@ def _run_one(functions, parameters, kernel, coordinates, chain, first_transition
         out.lp[row] = state[4 * d]
         if evaluation.size > d:  # the last entry of the evaluation is the log determinant of the map from z to x
             out.lp[row] -= evaluation[3 * d]
-        if row < len(out.state):
-            copy(state, out.state[row])
         out.n_grad[row] = n_grad
         out.unstable[row] = unstable
         out.refined[row] = refined
@@ -144,7 +142,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
             chain = (uncounted(states[i]), uncounted(evaluations[i]), uncounted(keys[i]), uncounted(memory))
             chain_out = Chunk(
                 out.position[i], out.evaluation[i], out.lp[i], out.accept[i], out.n_grad[i], out.unstable[i],
-                out.refined[i], out.model_failures[i], out.state[i],
+                out.refined[i], out.model_failures[i],
             )  # fmt: skip
             _run_one(functions, parameters, kernel, coordinates, chain, first_transition, thin, chain_out)
 
@@ -224,16 +222,6 @@ class NumbaEngine:
         lp, evaluation = evaluated_at(self.evaluate, position, density_parameters)
         return np.where(np.isfinite(lp)[..., None], evaluation, np.nan)
 
-    def run(
-        self, setting: TunedParameters, chain: Ensemble, rows: int, *, thin: int = 1, tolerance: float = 0.0
-    ) -> Chunk:
-        """Advance one chain, arrays without a leading axis: :meth:`advance`, with its state after each draw."""
-        self._check_size(chain.state)
-        out = Chunk.empty((1, rows), self.d, self.width, rows)
-        one = Ensemble(chain.state[None], chain.evaluation[None], chain.keys[None], chain.transition)
-        self._runner(setting, thin, tolerance)(one, out)
-        return Chunk(*(array[0] for array in out))
-
     def advance(
         self, setting: TunedParameters, chains: Ensemble, rows: int, *, thin: int = 1, tolerance: float = 0.0
     ) -> Chunk:
@@ -275,7 +263,7 @@ class NumbaEngine:
         density_parameters = setting.coordinates.density_parameters
         of_joint = joint.address, joint_table(density_parameters)
         of_midpoint = of_joint
-        if kernel.scheme != Scheme.RECYCLED:
+        if kernel.scheme != Scheme.RECYCLED and not kernel.adjusted:
             of_midpoint = midpoint.address, midpoint_table(density_parameters)
         functions = Functions(*of_joint, *of_midpoint)
         memory = memory_for(self.d, self.width)

@@ -83,9 +83,9 @@ class TapedEngine:
         """Return whether chains need functions that are not compiled yet to come to a transition."""
         return transition > self.switch and not self._density.compiled
 
-    def compile(self) -> None:
-        """Compile the functions."""
-        self._compiled()
+    def compile(self) -> NumbaEngine:
+        """Return the engine of compiled functions, which are compiled once."""
+        return self._compiled()
 
     def advance(
         self, setting: TunedParameters, chains: Ensemble, rows: int, *, thin: int = 1, tolerance: float = 0.0

@@ -66,6 +66,8 @@ class Binding:
         Whether chains have a warm-up: without one nothing is non-centred, for the degree is learnt there.
     learnt
         The setting of chains that have a warm-up; None before it is learnt.
+    compiled
+        Whether chains are so long that they are worth compiled functions: a tape would only delay these.
     """
 
     def __init__(self, arguments: MethodArguments, model: pm.Model, chosen: Any):
@@ -86,11 +88,12 @@ class Binding:
                 "and each would take two more gradients; leave scheme out"
             )
         self.has_all_gradients = {var.name for var in model.continuous_value_vars} <= set(self.names)
+        self.compiled = False
         self.learnt: Learnt | None = None
         self._learnt_from: list[Any] = []  # the data of the model then
 
     def __getstate__(self) -> dict[str, Any]:
-        rebuilt = ("density", "engine", "_data")
+        rebuilt = ("density", "engine", "compiled_engine", "_data")
         return {name: value for name, value in self.__dict__.items() if name not in rebuilt} | {"_learnt_from": []}
 
     def is_of(self, model: pm.Model) -> bool:
@@ -122,6 +125,15 @@ class Binding:
         engine = engine_of(self.arguments, self.density, self.flat(self.initial_point), 1, _CHAINS, _log.info)
         engine.periods = periods_of(self.vars, self.model)
         return engine
+
+    @cached_property
+    def compiled_engine(self) -> NumbaEngine:
+        """What advances long chains."""
+        return self.engine.compile() if isinstance(self.engine, TapedEngine) else self.engine
+
+    def engine_of(self, compiled: bool) -> NumbaEngine | TapedEngine:
+        """Return the engine of a chain that is long, or not."""
+        return self.compiled_engine if compiled else self.engine
 
     @cached_property
     def _data(self) -> list[SharedVariable]:
@@ -173,8 +185,9 @@ class Binding:
             self._learnt_from = data
         steps = self.learnt.tuned.steps_per_draw if self.learnt is not None else self.arguments.steps_per_draw or 1
         transitions = int(options.get("tune") or 0) + steps * int(options.get("draws", 0))
-        if isinstance(engine, TapedEngine) and engine.waits(transitions):
-            engine.compile()  # before processes are forked
+        self.compiled = isinstance(engine, TapedEngine) and transitions > engine.switch
+        if self.compiled:
+            self.compiled_engine  # noqa: B018  # compiled before processes are forked
 
     def _learn(self, options: dict[str, Any], starts: list[tuple[PointType, float]]) -> Learnt | None:
         """Return the setting learnt within a width of the earliest start that has a density; None if none has."""

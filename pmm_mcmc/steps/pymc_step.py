@@ -209,7 +209,7 @@ class LangevinStep(WithSamplingState):
     def stop_tuning(self) -> None:
         """End the warm-up; PyMC calls this before the first draw after it."""
         if self.chain is not None:
-            self.chain.stop_tuning(self.binding.engine)
+            self.chain.stop_tuning(self.binding.engine_of(self.chain.compiled))
         self.tune = False
 
     def step(self, point: PointType) -> tuple[PointType, list[StatsType]]:
@@ -218,7 +218,8 @@ class LangevinStep(WithSamplingState):
         chain = self._chain_at(point, binding)
         setting = chain.tuned
         gradients = chain.n_grad
-        chunk = chain.draw(binding.engine)
+        engine = binding.engine_of(chain.compiled)
+        chunk = chain.draw(engine)
         new = binding.moved(point, chunk.model_position[0, 0])
         chain.position = binding.flat(new)  # rounded to the dtypes of the variables
         arguments = binding.arguments
@@ -228,7 +229,7 @@ class LangevinStep(WithSamplingState):
             adjusted = arguments.kernel.adjusted
             warning = warning_of(arguments.method, chain.unstable, done, chain.steps_per_draw, adjusted, self._is_last)
         stats = row_of(
-            self._statistics_of(binding), chunk, setting, gradients, binding.engine.structure,
+            self._statistics_of(binding), chunk, setting, gradients, engine.structure,
             friction=setting.friction if arguments.dynamics == "underdamped" else np.nan,
             steps_per_draw=chain.steps_per_draw,
             n_grad_setting=chain.setting_gradients,
@@ -248,17 +249,19 @@ class LangevinStep(WithSamplingState):
             if self.chain is not None:
                 moved = not np.array_equal(position, self.chain.position)
                 if moved or not moves_all:
-                    self.chain.relocate(binding.engine, position if moved else None)
+                    engine = binding.engine_of(self.chain.compiled)
+                    self.chain.relocate(engine, position if moved else None)
                 return self.chain
             if self.n_tune and binding.learnt is None:  # outside PyMC's loop
                 self._prepare(point)
                 if binding.learnt is None:
                     raise NotFiniteError
                 binding.show_others(point)
+            learnt = binding.learnt if self.n_tune else None
             self.chain = Chain.begin(
-                binding.arguments, binding.engine, binding.learnt if self.n_tune else None, position,
+                binding.arguments, binding.engine_of(binding.compiled), learnt, position,
                 default=np.array_equal(position, binding.flat(binding.initial_point)), moves_all=moves_all,
-                n_tune=self.n_tune, rng=self.rng,
+                n_tune=self.n_tune, compiled=binding.compiled, rng=self.rng,
             )  # fmt: skip
         except NotFiniteError:
             raise SamplingError(bad_start_message(binding.model, point)) from None

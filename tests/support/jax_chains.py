@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from jax import lax
 from numba import cfunc, njit
+from one_chain import followed
 from reference import MOST_REFINEMENTS, SUBSTEPS, stream
 from test_engine import COORDINATES, SCHEMES, D, limits_of, rough
 
@@ -175,7 +176,7 @@ def numba_chains(name, mode, step, keys, transitions, tolerance=0.0):
     state, gradient = rough_starts(run, len(keys), mode)
     setting = TunedParameters(step, K, 1.4, COORDINATES, 1)
     chunks = [
-        run.run(setting, Ensemble(state[i].copy(), gradient[i].copy(), key), transitions, tolerance=tolerance)
+        followed(run, setting, Ensemble(state[i].copy(), gradient[i].copy(), key), transitions, tolerance=tolerance)
         for i, key in enumerate(keys)
     ]
     return state, gradient, chunks
