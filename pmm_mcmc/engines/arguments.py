@@ -14,8 +14,6 @@ import numpy as np
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, MALA, METHODS, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import IMPORTANCE_POWER
 
-__all__ = ["MethodArguments", "check_choice", "unknown_argument"]
-
 _DYNAMICS = {"overdamped": OVERDAMPED, "underdamped": UNDERDAMPED}
 _OFFSETS = {"left": 0.0, "centred": 0.5}  # of a midpoint in its cell, by grid
 _LARGEST_K = 2**20

@@ -32,20 +32,6 @@ from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel
 from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
 from pmm_mcmc.langevin.transitions import SUBSTEPS
 
-__all__ = [
-    "Chains",
-    "Chunk",
-    "Engine",
-    "Ensemble",
-    "Parameters",
-    "TunedParameters",
-    "chains_of",
-    "empty_state",
-    "evaluated_at",
-    "in_model_coordinates",
-    "log_det_of",
-]
-
 
 class Chains(NamedTuple):
     """States with names: arrays ``(..., d)``, ``lp`` and ``factor`` ``(..., 1)``, and evaluations ``(..., width)``.
@@ -229,6 +215,19 @@ def in_model_coordinates(z: np.ndarray, evaluation: np.ndarray) -> tuple[np.ndar
 def log_det_of(evaluation: Any, d: int) -> Any:
     """Return the log determinants of the map from ``z`` to ``x`` of evaluations ``(..., width)``."""
     return evaluation[..., 3 * d] if evaluation.shape[-1] > d else 0.0
+
+
+def start_noncentring(engine: Engine) -> np.ndarray | None:
+    """Return the non-centring of a start; None without hierarchy: a ladder's density has other parameters."""
+    return None if engine.structure.is_identity else engine.structure.initial_noncentring()
+
+
+def density_at(engine: Engine, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return log densities ``(n,)`` and gradients at the model's positions ``(n, d)``; NaN where not finite."""
+    density_parameters = start_noncentring(engine)
+    z, _ = engine.structure.to_z(x, density_parameters)
+    lp, evaluation = evaluated_at(engine.evaluate, z, density_parameters)
+    return lp - log_det_of(evaluation, engine.d), in_model_coordinates(z, evaluation)[1]
 
 
 @dataclass

@@ -30,8 +30,6 @@ from pmm_mcmc.engines.jax_random import Keyed, words_of
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, OVERDAMPED, Kernel
 from pmm_mcmc.model.jax_density import JaxDensity
 
-__all__ = ["JaxEngine"]
-
 # Largest group, on CPU and accelerators: larger ones are no faster per chain (benchmarks/many_chains.py).  On
 # accelerators a run is split into up to _SHARES groups, so that several devices can share it.
 _GROUP_CPU = 256

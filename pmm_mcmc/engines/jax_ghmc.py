@@ -34,8 +34,6 @@ from pmm_mcmc.langevin.transitions import (
     refreshed,
 )
 
-__all__ = ["adjusted"]
-
 _flows = build_flows(jnp, jnp.where)
 
 

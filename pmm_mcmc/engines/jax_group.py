@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-__all__ = ["Counts", "Drift", "as_count", "choose", "renew_few", "total"]
-
 # A batch is this share of a group (one over it).
 _SHARE = 16
 

@@ -37,8 +37,6 @@ from pmm_mcmc.langevin.transitions import (
     potential_rise,
 )
 
-__all__ = ["unadjusted"]
-
 _flows = build_flows(jnp, jnp.where)
 _one_cell = build_cells(jnp, jnp.where).one_cell
 _gain = build_gain(jnp.where)

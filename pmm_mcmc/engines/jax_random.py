@@ -21,8 +21,6 @@ import numpy as np
 from jax import lax
 from jax.extend.random import threefry_2x32
 
-__all__ = ["END", "MIDPOINT", "Keyed", "words_of"]
-
 # Coefficients of cos(pi x / 2) and sin(pi x / 2) / x in powers of x^2, the highest first, to 1e-17 for |x| <= 1.
 _TERMS = range(22, -1, -1)
 _SERIES = [(-1) ** (n // 2) * (0.5 * math.pi) ** n / math.factorial(n) for n in _TERMS]

@@ -41,8 +41,6 @@ from pmm_mcmc.langevin import flows, methods, midpoints, transitions
 from pmm_mcmc.langevin.methods import GHMC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.model import native
 
-__all__ = ["NumbaEngine"]
-
 # Slices of the chains for each thread, so that no thread waits long for another: a call costs as much as a few draws.
 _SLICES = 4
 

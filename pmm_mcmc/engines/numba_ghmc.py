@@ -27,8 +27,6 @@ from pmm_mcmc.langevin.transitions import (
     refreshed,
 )
 
-__all__ = ["adjusted"]
-
 
 @inner
 def _leapfrog(functions, dynamics, substeps, step, coordinates, begin, proposal, scratch):

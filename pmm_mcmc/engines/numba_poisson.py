@@ -32,8 +32,6 @@ from pmm_mcmc.langevin.transitions import (
     potential_rise,
 )
 
-__all__ = ["unadjusted"]
-
 # Each substep of a refined step has a random stream of its own: this odd number (2^64 over the golden ratio) times the
 # substep's number changes the first word of the key.
 _KEY_OF_SUBSTEP = np.uint64(0x9E3779B97F4A7C15)

@@ -14,8 +14,6 @@ import math
 import numba
 import numpy as np
 
-__all__ = ["fill_normals", "start_stream", "uniform"]
-
 _LAYERS = 256  # of the ziggurat
 _TAIL = 3.6541528853610088  # start of the tail
 _AREA = _TAIL * math.exp(-0.5 * _TAIL**2) + math.sqrt(0.5 * math.pi) * math.erfc(_TAIL / math.sqrt(2.0))

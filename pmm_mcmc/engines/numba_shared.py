@@ -17,11 +17,6 @@ from pmm_mcmc.langevin.flows import build_flows, select
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED
 from pmm_mcmc.model.native import call_native
 
-__all__ = [
-    "ChainViews", "Functions", "NoisePath", "Space", "copy", "drift", "flow", "inlined", "inner", "memory_for", "place",
-    "space_in", "uncounted",
-]  # fmt: skip
-
 # Called from compiled code alone: without the ways in from Python and C, which LLVM would compile, too.
 inner = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
 # Part of its caller: each function of its own is optimised again by LLVM with all that it calls.

@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Processes", "ProcessesError", "is_primary_process"]
-
 _GOES_ON = b"\0"
 _FAILED = b"\1"
 _REMEDY = "begin all processes again, with resume=True"

@@ -18,8 +18,6 @@ from pmm_mcmc.tape import loop
 from pmm_mcmc.tape.build import Tape, Unsupported, address_of
 from pmm_mcmc.tape.density import TapedDensity
 
-__all__ = ["TapedEngine", "c_engine_of", "engine_of"]
-
 # Largest difference between tape and PyTensor, relative to the largest number of an evaluation.
 _TOLERANCE = 1e-6
 # Seconds to compile a log density, of each instruction, and of the first factor or triangular system: eight schools

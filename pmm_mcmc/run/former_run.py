@@ -24,7 +24,7 @@ from pmm_mcmc.engines.contract import (
 from pmm_mcmc.run.driver import Groups
 from pmm_mcmc.run.storage import StoreError, open_store
 from pmm_mcmc.run.storage.checkpoint import decode
-from pmm_mcmc.run.storage.recovery import SOURCE, stored_identity, stored_run_state
+from pmm_mcmc.run.storage.store import SOURCE, stored_identity, stored_run_state
 from pmm_mcmc.steps.methods import BY_NAME
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature
@@ -32,11 +32,6 @@ from pmm_mcmc.warmup.equilibration import EQUILIBRATION, Equilibration, report_o
 from pmm_mcmc.warmup.noncentring import NoncentringFit
 from pmm_mcmc.warmup.warm_start import WarmStart
 from pmm_mcmc.warmup.warm_up import Warming, Warmup
-
-__all__ = [
-    "CHECKPOINT", "DRAWS", "EQUILIBRATION", "TRIAL", "TYPES", "WARM_UP", "FinishedRun", "Run",
-    "coordinate_labels",
-]  # fmt: skip
 
 # The phases of a run: see :mod:`pmm_mcmc.run.phases`.
 TRIAL = "trial"

@@ -12,9 +12,7 @@ from pmm_mcmc.diagnostics.statement import Reason
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.diagnostics.verdict import asks_for_more
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.run.progress import count
-
-__all__ = ["AUTO", "DRAWS", "StoppingRule", "VerdictRule", "first_look", "limit_after", "stopping_rule"]
+from pmm_mcmc.run.console import count
 
 _log = logging.getLogger("pmm_mcmc")
 

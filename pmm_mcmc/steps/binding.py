@@ -35,8 +35,6 @@ from pmm_mcmc.model.pytensor_density import Layout, PyTensorDensity
 from pmm_mcmc.warmup.learning import LENGTH, Learnt, learn
 from pmm_mcmc.warmup.warm_up import Warming
 
-__all__ = ["Binding", "options_of_call"]
-
 _log = logging.getLogger("pmm_mcmc")
 
 # Chains by which it is reckoned how long a tape is worth while: those of a default call.

@@ -15,8 +15,6 @@ from pmm_mcmc.warmup.learning import Learnt, Refinement
 from pmm_mcmc.warmup.step_size import fixed_setting
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
-__all__ = ["Chain", "NotFiniteError"]
-
 # Transitions of a draw beside other steps, over those of a draw alone: one draw of all steps costs the gradients of the
 # others, too, and one more.
 _TIMES_BESIDE_OTHERS = 2

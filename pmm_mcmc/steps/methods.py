@@ -14,8 +14,6 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.steps.pymc_step import LangevinStep
 from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, ADJUSTED_WITHOUT_FRICTION, WITHOUT_FRICTION
 
-__all__ = ["BY_NAME", "GHMC", "MALA", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"]
-
 _TEXTS = {
     "vars": r"""
     vars

@@ -28,8 +28,6 @@ from pmm_mcmc.steps.chain import Chain, NotFiniteError
 from pmm_mcmc.steps.statistics import GRADIENTS, STATISTICS, progress_columns, progress_values, row_of, warning_of
 from pmm_mcmc.warmup.step_size import fixed_setting
 
-__all__ = ["LangevinState", "LangevinStep"]
-
 
 @dataclass_state
 class LangevinState(StepMethodState):

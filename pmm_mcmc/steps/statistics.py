@@ -15,21 +15,6 @@ from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.engines.contract import Chunk, TunedParameters
 from pmm_mcmc.warmup.stein_identity import poisson_limit
 
-__all__ = [
-    "ADJUSTED_STATISTICS",
-    "ADJUSTED_WITHOUT_FRICTION",
-    "GRADIENTS",
-    "OF_STEP",
-    "STATISTICS",
-    "WITHOUT_FRICTION",
-    "Stats",
-    "columns_of",
-    "progress_columns",
-    "progress_values",
-    "row_of",
-    "warning_of",
-]  # fmt: skip
-
 GRADIENTS = ("gradient", "unconstrained", "noncentred")
 # What PyMC's loop alone records: the step, as JSON at the first draw after warm-up, the gradients of its setting, and
 # what its last draw has to say.

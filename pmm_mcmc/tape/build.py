@@ -17,8 +17,6 @@ from scipy.special import cython_special
 
 from pmm_mcmc.tape import loop
 
-__all__ = ["Builder", "Tape", "Unsupported", "address_of", "offsets_of"]
-
 # Rows of an operation beyond two axes become instructions of their own.
 _MOST_INSTRUCTIONS = 64
 

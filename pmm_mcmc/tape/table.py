@@ -27,8 +27,6 @@ from pytensor.tensor.type import TensorType
 from pmm_mcmc.tape import loop
 from pmm_mcmc.tape.build import Builder, Unsupported, offsets_of
 
-__all__ = ["perform", "performed", "trace"]
-
 _log = logging.getLogger("pmm_mcmc")
 # Arguments and results of a function of NumPy, at most: terms of a sum may be more.
 _MOST_OF_NUMPY = 31

@@ -11,9 +11,8 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.summary import bias_table
 from pmm_mcmc.diagnostics.verdict import COLUMNS
-from pmm_mcmc.run.console import Console
-from pmm_mcmc.run.request import Request
-from pmm_mcmc.run.signals import StopRequest
+from pmm_mcmc.run.console import interrupted
+from pmm_mcmc.run.driver import StopRequest
 
 pytestmark = pytest.mark.pymc
 
@@ -69,9 +68,9 @@ def test_a_run_that_was_stopped_in_warm_up_has_no_draws_and_says_so(model, caplo
 
 
 def test_a_ladder_in_memory_cannot_go_on(caplog):
-    Console(Request(reference="prior", progressbar=False)).interrupted(StopRequest(), 5, 10, "replica")
+    interrupted(StopRequest(), False, "only a ladder with store= can go on", 5, "after 5 draws")
     (line,) = caplog.messages
-    assert line.endswith("5 of 10 draws of each replica; they are kept, and only a ladder with store= can go on")
+    assert line.endswith("after 5 draws; they are kept, and only a ladder with store= can go on")
 
 
 @pytest.mark.parametrize("chains", [1, 4])

@@ -22,8 +22,6 @@ import numpy as np
 
 from pmm_mcmc.run.storage.folder import Damaged, StoreError
 
-__all__ = ["FORMAT", "decode", "encode"]
-
 FORMAT = 4  # version of the checkpoints
 _MAGIC = b"PMMSTATE"
 _HEADER = struct.Struct("<8sI32s")

@@ -23,8 +23,6 @@ import xarray as xr
 
 from pmm_mcmc.run.storage.folder import PARTIAL, PRIVATE, StoreError
 
-__all__ = ["METADATA", "ArrayLayout", "intact", "is_chunk", "is_ours", "packed"]
-
 METADATA = "zarr.json"
 _CHUNK = re.compile(r"/(c|(c\.)?\d+(\.\d+)*)$")
 _LEVEL = 1  # of zstd, the fastest
