@@ -24,9 +24,8 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
 from pmm_mcmc.engines.contract import Chunk, Ensemble, Parameters, TunedParameters, chains_of, evaluated_at, log_det_of
 from pmm_mcmc.engines.jax_ghmc import adjusted
-from pmm_mcmc.engines.jax_group import Counts
 from pmm_mcmc.engines.jax_poisson import unadjusted
-from pmm_mcmc.engines.jax_random import Keyed, words_of
+from pmm_mcmc.engines.jax_shared import Counts, Keyed, words_of
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, OVERDAMPED, Kernel
 from pmm_mcmc.model.jax_density import JaxDensity
 

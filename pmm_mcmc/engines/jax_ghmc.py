@@ -17,8 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pmm_mcmc.engines.contract import Chains, Parameters
-from pmm_mcmc.engines.jax_group import Counts, Drift, as_count, choose, renew_few, total
-from pmm_mcmc.engines.jax_random import END, Keyed
+from pmm_mcmc.engines.jax_shared import END, Counts, Drift, Keyed, as_count, choose, renew_few, total
 from pmm_mcmc.langevin.flows import build_flows
 from pmm_mcmc.langevin.methods import HARMONIC, Kernel, Scheme
 from pmm_mcmc.langevin.transitions import (

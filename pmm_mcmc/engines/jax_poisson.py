@@ -16,8 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pmm_mcmc.engines.contract import Chains, Parameters
-from pmm_mcmc.engines.jax_group import Counts, Drift, as_count, choose, renew_few, total
-from pmm_mcmc.engines.jax_random import END, MIDPOINT, Keyed
+from pmm_mcmc.engines.jax_shared import END, MIDPOINT, Counts, Drift, Keyed, as_count, choose, renew_few, total
 from pmm_mcmc.langevin.flows import Flow, build_flows
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import build_cells, cell_weight, continuous_weight, inverse_probability

@@ -19,12 +19,11 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.engines import contract, numba_ghmc, numba_poisson, numba_random, numba_shared
+from pmm_mcmc.engines import contract, numba_ghmc, numba_poisson, numba_shared
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, Ensemble, Parameters, TunedParameters, evaluated_at
 from pmm_mcmc.engines.numba_ghmc import adjusted
 from pmm_mcmc.engines.numba_poisson import unadjusted
-from pmm_mcmc.engines.numba_random import start_stream
 from pmm_mcmc.engines.numba_shared import (
     ChainViews,
     Functions,
@@ -35,6 +34,7 @@ from pmm_mcmc.engines.numba_shared import (
     memory_for,
     place,
     space_in,
+    start_stream,
     uncounted,
 )
 from pmm_mcmc.langevin import flows, methods, midpoints, transitions
@@ -47,7 +47,7 @@ _SLICES = 4
 
 def _fingerprint() -> str:
     """Return a hash of the files of all that the loop calls: numba's cache key covers this file alone."""
-    of_engine = contract, numba_random, numba_shared, numba_poisson, numba_ghmc, sys.modules[__name__]
+    of_engine = contract, numba_shared, numba_poisson, numba_ghmc, sys.modules[__name__]
     modules = (flows, midpoints, transitions, methods, native, *of_engine)
     return hashlib.sha256(b"".join(inspect.getsource(module).encode() for module in modules)).hexdigest()
 

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.engines.numba_random import fill_normals, start_stream, uniform
-from pmm_mcmc.engines.numba_shared import copy, drift, flow, inlined, inner
+from pmm_mcmc.engines.numba_shared import copy, drift, fill_normals, flow, inlined, inner, start_stream, uniform
 from pmm_mcmc.langevin.flows import select
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Scheme
 from pmm_mcmc.langevin.midpoints import cell_weight, continuous_weight, inverse_probability, next_cell, one_cell

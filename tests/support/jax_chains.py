@@ -23,7 +23,7 @@ from pmm_mcmc.engines.contract import Ensemble, Parameters, TunedParameters, cha
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.jax_ghmc import adjusted
 from pmm_mcmc.engines.jax_poisson import unadjusted
-from pmm_mcmc.engines.jax_random import END, MIDPOINT
+from pmm_mcmc.engines.jax_shared import END, MIDPOINT
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.numba_shared import Functions
 from pmm_mcmc.langevin.methods import OVERDAMPED, Scheme
