@@ -182,18 +182,18 @@ class MethodArguments:
         return self.sees_curvature and self.kernel.scheme != Scheme.RECYCLED
 
 
-def check_choice(name: str, value: Any, *choices: Any) -> None:
+def check_choice(name: str, value: object, *choices: object) -> None:
     """Raise ``ValueError`` unless a value is one of the choices."""
     if isinstance(value, bool | np.bool_) or not any(type(value) is type(c) and value == c for c in choices):
         names = ", ".join(map(repr, choices))
         raise ValueError(f"{name}={value!r}: must be {' or '.join(names.rsplit(', ', 1))}")
 
 
-def _is_auto(value: Any) -> bool:
+def _is_auto(value: object) -> bool:
     return isinstance(value, str) and value == "auto"
 
 
-def _number(name: str, value: Any, remedy: str) -> float | None:
+def _number(name: str, value: object, remedy: str) -> float | None:
     """Return a checked positive, finite number; ``None`` for "auto"."""
     if _is_auto(value):
         return None
@@ -213,7 +213,7 @@ def _count(name: str, value: Any, remedy: str, largest: int | None = None) -> in
     return int(value)
 
 
-def _target_bias(value: Any) -> float:
+def _target_bias(value: float) -> float:
     """Return a checked ``target_bias``."""
     wrong = isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real)
     if wrong or not 1e-4 <= value <= 0.5:
@@ -223,7 +223,7 @@ def _target_bias(value: Any) -> float:
     return float(value)
 
 
-def _reparametrise(value: Any) -> str | tuple[tuple[str, str], ...]:
+def _reparametrise(value: object) -> str | tuple[tuple[str, str], ...]:
     """Return a checked ``reparametrise``: "auto", "no", or sorted pairs of variable and choice."""
     if _is_auto(value):
         return "auto"
@@ -243,7 +243,7 @@ def _reparametrise(value: Any) -> str | tuple[tuple[str, str], ...]:
     return tuple(sorted((name, choice) for name, choice in value.items() if choice != "auto"))
 
 
-def _scaling(value: Any) -> tuple[float, ...] | None:
+def _scaling(value: object) -> tuple[float, ...] | None:
     """Return a checked ``scaling``; None for "auto"."""
     if _is_auto(value):
         return None
@@ -260,7 +260,7 @@ def _scaling(value: Any) -> tuple[float, ...] | None:
     return tuple(map(float, array))
 
 
-def unknown_argument(name: str, value: Any, called: str, names: list[str]) -> TypeError:
+def unknown_argument(name: str, value: object, called: str, names: list[str]) -> TypeError:
     """Return the error for an argument that is none of the ``names``, one of which may be meant."""
     near = [_SYNONYMS[name]] if _SYNONYMS.get(name) in names else difflib.get_close_matches(name, names, 1)
     if name == "target_accept":

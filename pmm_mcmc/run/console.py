@@ -25,6 +25,7 @@ from rich.style import Style
 from rich.table import Column
 
 from pmm_mcmc.diagnostics.verdict import last_message
+from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.run.driver import Interrupt, StopRequest
 
 DRAWINGS = 2.0  # a second
@@ -186,7 +187,7 @@ class RunProgress(_Shown):
             self._start()
         return self
 
-    def __exit__(self, *failure: Any) -> None:
+    def __exit__(self, *failure: object) -> None:
         if self._bar is not None and self._marks:
             self._draw(since=self._marks[0])
             self._bar.refresh()
@@ -194,7 +195,7 @@ class RunProgress(_Shown):
         if self._bar is None and self._marks:
             write(self._console, self._line(self._marks[-1].time), last=True)
 
-    def update(self, tuning: bool, tuned: Any, done: int, n_grad: Any, failed: Any) -> None:
+    def update(self, tuning: bool, tuned: TunedParameters, done: int, n_grad: np.ndarray, failed: np.ndarray) -> None:
         """Show the progress of the run, at most twice a second and at the end.
 
         Speeds count from the first update, which must come before the first chunk, with zeros or with the counts of a
@@ -377,7 +378,7 @@ class Console:
         self._interrupt.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *failure: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
         compiling = not self.compile_time
         self._heartbeat.stop()
         self._interrupt.__exit__()
@@ -385,7 +386,7 @@ class Console:
             _log.warning("Stopped during compilation: there are no new draws")
             raise KeyboardInterrupt from None  # without the frames of compilers
 
-    def log(self, line: str, *values: Any) -> None:
+    def log(self, line: str, *values: object) -> None:
         """Log a line."""
         _log.log(self.level, line, *values)
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -191,7 +192,7 @@ def stop_on_signals(request: StopRequest) -> Iterator[StopRequest]:
         return
     handlers: dict[int, Any] = {}
 
-    def note(number: int, frame: Any) -> None:
+    def note(number: int, frame: FrameType | None) -> None:
         request.number = number
         for handled, handler in handlers.items():
             signal.signal(handled, handler)
@@ -224,7 +225,7 @@ class Interrupt:
             self._handles = True
         return self
 
-    def _note(self, number: int, frame: Any) -> None:
+    def _note(self, number: int, frame: FrameType | None) -> None:
         self._asked = True
         raise KeyboardInterrupt
 
@@ -233,7 +234,7 @@ class Interrupt:
         if self._asked:
             raise KeyboardInterrupt
 
-    def __exit__(self, *failure: Any) -> None:
+    def __exit__(self, *failure: object) -> None:
         if self._handles:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self._handles = False

@@ -316,7 +316,7 @@ class Unconstraining:
             return np.concatenate([np.ravel(array) for array in values.values()])
 
 
-def unconstraining_of(model: Any) -> Any:
+def unconstraining_of(model: pm.Model) -> Any:
     """Return a function from the values of a PyMC model's free variables to their unconstrained ones."""
     inputs = [rv.type(name=rv.name) for rv in model.free_RVs]
     transforms = [model.rvs_to_transforms[rv] for rv in model.free_RVs]
@@ -334,7 +334,7 @@ def unconstraining_of(model: Any) -> Any:
 _COMPUTED = 1000
 
 
-def verdict(dt: Any, *, model: Model | None = None) -> Verdict:
+def verdict(dt: xr.DataTree | xr.Dataset, *, model: Model | None = None) -> Verdict:
     """Say in one sentence whether a run may be trusted and, if not, what fails and what to do.
 
     A run is **not trusted** if something is wrong: chains disagree; transitions diverged, or a chain stands still; the

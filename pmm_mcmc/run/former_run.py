@@ -113,7 +113,7 @@ class FinishedRun(NamedTuple):
     arguments: MethodArguments | None = None
 
     @classmethod
-    def in_memory(cls, result: Any) -> FinishedRun:
+    def in_memory(cls, result: object) -> FinishedRun:
         """Read the checkpoint that :class:`MemoryRecorder` adds to a result, which goes on.
 
         Raises
@@ -139,7 +139,7 @@ class FinishedRun(NamedTuple):
         return finished
 
     @classmethod
-    def of_start(cls, start: Any) -> FinishedRun:
+    def of_start(cls, start: object) -> FinishedRun:
         """Read the result, in memory or in a store, from whose setting another run starts.
 
         Raises

@@ -177,7 +177,7 @@ class SamplingPlan:
 
     @classmethod
     def _of_engine(
-        cls, request: Request, engine: Any, backend: str, layout: ResultTree, centre: np.ndarray, **source: Any
+        cls, request: Request, engine: Engine, backend: str, layout: ResultTree, centre: np.ndarray, **source: Any
     ) -> SamplingPlan:
         """Return the plan for an engine; ``source`` are the fields about what it samples."""
         step = request.step
@@ -259,7 +259,7 @@ class SamplingPlan:
         values = self.layout.values(position)
         return {"posterior": {n: values[n] for n in values if self.var_names is None or n in self.var_names}}
 
-    def groups_of(self, chunk: Chunk, noncentring: Any, n_grad: np.ndarray, prefix: str) -> Groups:
+    def groups_of(self, chunk: Chunk, noncentring: np.ndarray | None, n_grad: np.ndarray, prefix: str) -> Groups:
         """Return values and statistics of a chunk of draws by group and name; ``n_grad`` are gradients before it."""
         d = self.engine.d
         x = chunk.model_position
@@ -321,7 +321,7 @@ def _model_of(request: Request) -> pm.Model:
     return model
 
 
-def _chosen(names: Any, valid: Sequence[str]) -> list[str] | None:
+def _chosen(names: str | Sequence[str] | None, valid: Sequence[str]) -> list[str] | None:
     """Return the valid names that are among ``names``; raise ``ValueError`` if there are none, or others."""
     if names is None:
         return None
@@ -352,12 +352,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def platforms(engine: Any) -> list[str]:
+def platforms(engine: Engine) -> list[str]:
     """Return the platform of each device of an engine."""
     return [device.platform for device in getattr(engine, "devices", [])] or ["cpu"]
 
 
-def group_of(engine: Any) -> int:
+def group_of(engine: Engine) -> int:
     """Return the number of chains of an engine that advance in lockstep."""
     return getattr(engine, "group", 1)
 
@@ -381,7 +381,7 @@ def jax_engine(arguments: MethodArguments, density: Any, device: str, precision:
     return density.engines[key]
 
 
-def backend_for(model: Any, backend: str) -> str:
+def backend_for(model: pm.Model | LogDensity | None, backend: str) -> str:
     """Return the name of a backend; raise ``ValueError`` if a log density is not written for the backend asked for."""
     if not isinstance(model, LogDensity):
         return "numba" if backend == "auto" else backend

@@ -196,7 +196,7 @@ class MemoryRecorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def begin(self, run: Any) -> None:
@@ -268,8 +268,8 @@ class StoreRecorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._store.__exit__(*error)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._store.__exit__(kind)
 
     def begin(self, run: Any) -> None:
         """Store the start of the chains."""

@@ -110,7 +110,7 @@ class Jax:
         check_choice("precision", self.precision, "float64", "mixed", "float32")
 
 
-def check_count(name: str, value: Any, least: int, other: str = "") -> None:
+def check_count(name: str, value: object, least: int, other: str = "") -> None:
     """Raise ``ValueError`` for a count that is no integer or too small."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral) or value < least:
         raise ValueError(f"{name}={value!r}: must be an integer of at least {least}{other}")
@@ -291,7 +291,7 @@ def _arguments_of(method: type[LangevinStep]) -> set[str]:
     return set(inspect.signature(method.__init__).parameters) - {"self", "model", "rng"}
 
 
-def one_step(step: Any, draws: Any) -> LangevinStep | None:
+def one_step(step: object, draws: object) -> LangevinStep | None:
     """Return the step, of a list of one too; raise ``ValueError`` for a class, several steps, or one as ``draws``."""
     name = type(draws).__name__
     if isinstance(draws, LangevinStep):

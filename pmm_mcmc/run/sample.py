@@ -10,7 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 import xarray as xr
@@ -52,7 +52,7 @@ def sample(
     progressbar: bool = True,
     compute_convergence_checks: bool = True,
     blocking: bool = True,
-    **others: Any,
+    **others: object,
 ) -> xr.DataTree:
     r"""Draw samples with compiled loops: many chains, on CPU threads or on JAX, stored and resumable.
 
@@ -222,7 +222,7 @@ def extend(
     callback: Callable[[FinishedChunk], None] | None = None,
     progressbar: bool = True,
     compute_convergence_checks: bool = True,
-    **others: Any,
+    **others: object,
 ) -> xr.DataTree:
     """Add draws to a result in memory, with the bytes of one long run.
 

@@ -120,9 +120,9 @@ class VerdictRule(StoppingRule):
         )  # fmt: skip
 
 
-def stopping_rule(draws: Any, chains: int, done: int, recorder: Any, processes: Processes) -> StoppingRule:
+def stopping_rule(draws: int | str, chains: int, done: int, recorder: Any, processes: Processes) -> StoppingRule:
     """Return the rule for ``draws`` of each chain or "auto"; refuse fewer draws than the ``done`` ones of a store."""
-    if draws == AUTO:
+    if isinstance(draws, str):
         every = -(-first_look(chains) // recorder.rows) * recorder.rows  # whole chunks
         return VerdictRule(every, done, recorder.so_far, processes)
     if done > draws:

@@ -65,7 +65,7 @@ def test_it_binds_anew_to_each_model_and_keeps_what_it_was_given():
 
 
 def test_the_frame_of_pm_sample_has_what_a_step_reads_there(monkeypatch):
-    seen = {}
+    seen, read_options = {}, pymc_step.options_of_call
     monkeypatch.setattr(pymc_step, "options_of_call", lambda: seen.update(options := read_options()) or options)
     wrapper(normal("x"), step=pmm.GHMC())
     read = {"tune", "draws", "chains", "model", "quiet", "progressbar", "initial_points", "provided_steps"}

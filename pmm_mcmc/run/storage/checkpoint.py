@@ -27,7 +27,7 @@ _MAGIC = b"PMMSTATE"
 _HEADER = struct.Struct("<8sI32s")
 
 
-def encode(obj: Any) -> bytes:
+def encode(obj: object) -> bytes:
     """Return an object as bytes that :func:`decode` turns back into an equal one.
 
     It may be ``None``, a bool, int, float, str, list, tuple, dict with str keys, NumPy scalar or array of bools,

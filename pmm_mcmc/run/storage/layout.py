@@ -239,5 +239,5 @@ def _consolidated(nodes: Mapping[str, Any]) -> dict[str, Any]:
     return {"consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": dict(nodes)}}
 
 
-def _json(obj: Any) -> bytes:
+def _json(obj: object) -> bytes:
     return json.dumps(obj).encode()

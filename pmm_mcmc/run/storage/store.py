@@ -159,7 +159,7 @@ def differences(stored: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
     return "; ".join(texts)
 
 
-def _close(a: Any, b: Any, tolerance: float) -> bool:
+def _close(a: object, b: object, tolerance: float) -> bool:
     """Return whether two entries are arrays that are equal up to rounding."""
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or a.shape != b.shape:
         return False
@@ -375,7 +375,7 @@ class Store:
         self._run(self._put_packed, tasks)
         self._new_keys.update(key for key, _, _ in tasks)
 
-    def commit(self, checkpoint: Any) -> None:
+    def commit(self, checkpoint: object) -> None:
         """Make all appended draws visible, together with a checkpoint; either everything or nothing is committed.
 
         The checkpoint is any object that :func:`~pmm_mcmc.run.storage.checkpoint.encode` accepts.
@@ -426,7 +426,7 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with contextlib.suppress(StoreError) if kind else contextlib.nullcontext():
             self.close()
 
