@@ -78,6 +78,13 @@ class Coordinates(NamedTuple):
         """Map gradients ``(..., d)`` with respect to ``z`` to gradients with respect to ``y``."""
         return gradient @ self.scale if self._is_dense else self._stretched(gradient * self._diagonal, 1.0)
 
+    def stretched(self, factor: np.ndarray) -> Coordinates:
+        """Return coordinates whose whitened ones are wider by factors ``(d,)``; of low rank those of the diagonal."""
+        scale = self.scale * factor
+        if scale.ndim == 2 and not self._is_dense:
+            scale[1:] = self.scale[1:]
+        return self._replace(scale=scale)
+
     @property
     def _is_dense(self) -> bool:
         return self.scale.ndim == 2 and self.scale.shape[0] == self.scale.shape[1]

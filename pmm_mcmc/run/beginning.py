@@ -14,7 +14,15 @@ from pymc.exceptions import SamplingError
 
 from pmm_mcmc.coordinates.affine import refitted
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Engine, Ensemble, chains_of, empty_state, log_det_of, start_noncentring
+from pmm_mcmc.engines.contract import (
+    Engine,
+    Ensemble,
+    chains_of,
+    empty_state,
+    in_model_coordinates,
+    log_det_of,
+    start_noncentring,
+)  # fmt: skip
 from pmm_mcmc.langevin.methods import GHMC, OVERDAMPED
 from pmm_mcmc.model.checks import bad_start_message, failing_check
 from pmm_mcmc.model.initial_points import INITIAL, JITTER, model_starts, spread_starts, vector_starts
@@ -24,7 +32,15 @@ from pmm_mcmc.run.former_run import DRAWS, TRIAL, WARM_UP, FinishedRun, Run
 from pmm_mcmc.run.request import Initvals
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.equilibration import Equilibration, adjusted_setting
-from pmm_mcmc.warmup.warm_start import DROPPED, REFINED, WarmStart, number_of_candidates, resampled, warmup_from
+from pmm_mcmc.warmup.warm_start import (
+    DROPPED,
+    REFINED,
+    WarmStart,
+    number_of_candidates,
+    relearnt,
+    resampled,
+    warmup_from,
+)
 from pmm_mcmc.warmup.warm_up import Warming
 
 
@@ -145,15 +161,21 @@ def _run_on_trial(
     trial.look_at(setting, draws.z, draws.gradient)
     if trial.outcome == DROPPED:
         return _dropped(trial, n_grad, engine, arguments, tune, equilibrates, rng)
+    finite = np.isfinite(draws.log_ratio)
+    draws = _FormerDraws(*(array[finite] for array in draws))
     groups = superchains or chains
     chosen, trial.pareto_k = resampled(draws.log_ratio, groups, rng)
     chosen = chosen[np.arange(chains) * groups // chains]
     keys = rng.integers(0, 2**64, size=(chains, 2), dtype=np.uint64)
     ensemble = Ensemble(draws.state[chosen], draws.evaluation[chosen], keys)
-    if trial.outcome != REFINED and arguments.scaling is None:
+    window = (draws.z, draws.gradient)
+    if trial.outcome == REFINED and arguments.scaling is None:
+        x, of_x = in_model_coordinates(draws.z, draws.evaluation)
+        setting, ensemble, window, cost = relearnt(engine, setting, x, of_x, chosen, keys)
+        n_grad += -(-cost // chains)
+    elif arguments.scaling is None:
         trial.former = setting.coordinates
-        finite = np.isfinite(draws.log_ratio)
-        setting = setting._replace(coordinates=refitted(trial.former, draws.z[finite], draws.gradient[finite]))
+        setting = setting._replace(coordinates=refitted(trial.former, *window))
         ensemble.change_coordinates(engine, trial.former, setting.coordinates)
     if engine.kernel.dynamics != OVERDAMPED:
         chains_of(ensemble.state).v[...] = rng.standard_normal((chains, engine.d))
@@ -161,8 +183,8 @@ def _run_on_trial(
     run = Run(Warming(ensemble, setting, None, n_grad), phase, 0, np.zeros(chains, np.int64), warm_start=trial)
     if phase == WARM_UP or not equilibrates:
         nothing = np.zeros((1, len(draws.z)))
-        window = Block(draws.z[None], draws.gradient[None], *[nothing] * 5)
-        _warm_up_from(run, window, arguments, tune, adjusts=equilibrates, fits=phase == TRIAL)
+        block = Block(*(array[None] for array in window), *[nothing] * 5)
+        _warm_up_from(run, block, arguments, tune, adjusts=equilibrates, fits=phase == TRIAL)
         return run
     run.equilibration = Equilibration.begin(run.warming, engine.kernel, arguments, tune)
     equilibrated = former.run.equilibration

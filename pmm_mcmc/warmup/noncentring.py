@@ -22,7 +22,7 @@ from pmm_mcmc.engines.contract import Engine, in_model_coordinates
 from pmm_mcmc.warmup.block import Block, narrowness, past_transient
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
-__all__ = ["NoncentringFit", "noncentring_at_starts", "one_sided"]
+__all__ = ["NoncentringFit", "noncentring_at", "noncentring_at_starts", "one_sided"]
 
 # Pairs of a block, one gradient each, for all variables together; each has one at least.  With 2, 4 or 8 for each
 # variable seven hierarchies cost the same but for chance.
@@ -40,15 +40,19 @@ def noncentring_at_starts(engine: Engine, starts: np.ndarray) -> tuple[np.ndarra
     z, _ = structure.to_z(starts[:_PAIRS], noncentring)
     x, of_x = in_model_coordinates(z, engine.evaluations_at(z, noncentring))
     finite = np.isfinite(of_x).all(axis=1)
-    x = x[finite]
-    of_x = of_x[finite]
-    if not len(x):
+    if not finite.any():
         return noncentring, len(z)
-    pairs = [_pairs(engine, x, of_x, child, noncentring, 0) for child in structure.children]
-    n_grad = len(z) + sum(array.shape[1] for array in pairs)
-    noncentring = structure.learn(x, of_x, pairs, noncentring)
+    noncentring, n_grad = noncentring_at(engine, x[finite], of_x[finite], noncentring)
     everything = np.ones(len(structure.signed), bool)
-    return structure.without_sign(noncentring, everything), n_grad
+    return structure.without_sign(noncentring, everything), len(z) + n_grad
+
+
+def noncentring_at(engine: Engine, x: np.ndarray, of_x: np.ndarray, noncentring: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the non-centring at positions ``(n, d)`` with gradients, and the gradients that its pairs have cost."""
+    rows = np.linspace(0, len(x) - 1, min(_PAIRS, len(x))).astype(int)
+    children = engine.structure.children
+    pairs = [_pairs(engine, x[rows], of_x[rows], child, noncentring, 0) for child in children]
+    return engine.structure.learn(x, of_x, pairs, noncentring), sum(array.shape[1] for array in pairs)
 
 
 def _pairs(

@@ -2,10 +2,10 @@ r"""A start from a former run: its setting is checked on one block of the new po
 
 Chains start from draws of the former run, resampled in the ratio of the two densities :math:`p_{new} / p_{former}`
 where it is bounded enough (Pareto :math:`k < 0.7` of the smoothed ratios [1]_), otherwise taken as they are.  At all of
-them positions and gradients must have the same spread in whitened coordinates: where some differ, the setting is
-refined, where half of them do by far, dropped.  The preconditioner is fitted to them anew, since a draw is worth a
-third less with that of another posterior.  Then the chains advance by one block of the kernel of the draws, whose
-setting
+them positions and gradients must have the same spread in whitened coordinates: where half of them differ by far, the
+setting is dropped, where some do, refined by what the gradients say of these (:func:`relearnt`).  Otherwise the
+preconditioner is fitted to them anew, since a draw is worth a third less with that of another posterior, and the chains
+advance by one block of the kernel of the draws, whose setting
 
 - **fits** if the block is past the transient and whitened by the criterion by which a warm-up freezes its
   preconditioner, Stein's identity holds in each coordinate, and each chain accepts most of its steps;
@@ -25,17 +25,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates, diagonal_scale
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Engine, TunedParameters, log_det_of
+from pmm_mcmc.engines.contract import Engine, Ensemble, TunedParameters, empty_state, log_det_of
 from pmm_mcmc.warmup import block_checks, step_size
 from pmm_mcmc.warmup.block import Block, narrowness, past_transient
 from pmm_mcmc.warmup.curvature import LocalCurvature
+from pmm_mcmc.warmup.noncentring import noncentring_at
 from pmm_mcmc.warmup.stein_identity import count_pieces, degrees_of_freedom, largest_t, stein_identity
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.warm_up import Warmup, end_of_check, end_of_growing, shortest_block, stiffness
 
-__all__ = ["DROPPED", "FITS", "REFINED", "WarmStart", "number_of_candidates", "resampled", "warmup_from"]
+__all__ = ["DROPPED", "FITS", "REFINED", "WarmStart", "number_of_candidates", "relearnt", "resampled", "warmup_from"]
 
 # Ratios from which on a Pareto distribution is fitted to the largest fifth of them.
 _FEWEST_RATIOS = 25
@@ -98,6 +99,45 @@ def warmup_from(
     return Warmup(
         arguments, length, tuned, least, shortest, ends, boundary=boundary, frozen=frozen, _curvature=curvature
     )
+
+
+def relearnt(
+    engine: Engine, tuned: TunedParameters, x: np.ndarray, of_x: np.ndarray, chosen: np.ndarray, keys: np.ndarray
+) -> tuple[TunedParameters, Ensemble, tuple[np.ndarray, np.ndarray], int]:
+    """Return the setting that gradients of the new density at former draws ``(n, d)`` show, and chains to begin with.
+
+    The non-centring is that of the new data.  Scales are former ones, and those of the gradients in coordinates where
+    these differ by far, which a group whose data are new has at first in every draw.  There chains do not begin at the
+    ``chosen`` draws, which may be forty standard deviations off, but at those of the Gaussian of these gradients.  Then
+    come the draws in the new coordinates and gradients there, and the number of gradients spent.
+    """
+    structure = engine.structure
+    coordinates = tuned.coordinates
+    n_grad = 0
+    if structure.children and coordinates.density_parameters is not None:
+        former = coordinates.density_parameters
+        noncentring, n_grad = noncentring_at(engine, x, of_x, former)
+        of_children = structure.n_parameters - len(structure.signed)
+        noncentring[of_children:] = former[of_children:]
+        coordinates = coordinates._replace(density_parameters=noncentring)
+    z, _ = structure.to_z(x, coordinates.density_parameters)
+    _, gradient = structure.pull_back(z, of_x, coordinates.density_parameters)
+    y = coordinates.whiten(z)
+    g = coordinates.pull_back(gradient)
+    centre, scale = diagonal_scale(y, g, np.ones(engine.d))
+    with np.errstate(all="ignore"):
+        changes = np.abs(np.log([scale, np.sqrt(y.std(axis=0) * g.std(axis=0))]))
+    other = (np.where(np.isfinite(changes), changes, 0.0) > np.log(THRESHOLDS.other_scale)).any(axis=0)
+    coordinates = coordinates._replace(centre=coordinates.place(np.where(other, centre, 0.0)))
+    coordinates = coordinates.stretched(np.where(other, scale, 1.0))
+    u = coordinates.whiten(z[chosen])
+    moved = u.copy()
+    moved[:, other] = np.random.default_rng(keys[0]).standard_normal((len(u), int(other.sum())))
+    gradients = engine.gradient_at(coordinates.place(moved), coordinates.density_parameters)
+    good = np.isfinite(gradients).all(axis=1)
+    state = empty_state(np.where(good[:, None], moved, u), np.zeros(engine.d))
+    ensemble = Ensemble(state, engine.evaluate(coordinates, state), keys)
+    return tuned._replace(coordinates=coordinates), ensemble, (z, gradient), n_grad + 2 * len(u)
 
 
 def _identity_holds(z: np.ndarray, gradient: np.ndarray) -> bool:
