@@ -17,7 +17,6 @@ from pytensor.graph.replace import clone_replace
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics import edges, necks, reading
 from pmm_mcmc.diagnostics.checks import few_draws
-from pmm_mcmc.diagnostics.edges import endless
 from pmm_mcmc.diagnostics.labels import Exchange, Values, exchanges_of, nearest_to
 from pmm_mcmc.diagnostics.mode_search import SearchSpace, search_modes, turned
 from pmm_mcmc.diagnostics.parameters import evenly_spaced
@@ -183,28 +182,17 @@ def findings_of(searches: dict[str, Any]) -> dict[str, str]:
 
 
 def _searches(plan: SamplingPlan, run: Run, draws: xr.DataArray) -> dict[str, Any]:
-    """Return other modes, the largest jump of the log density between draws, and the necks beyond them."""
+    """Return other modes, edges of the log density between draws and beyond them, and the necks beyond them."""
     engine = plan.engine
-    double = plan.attributes["precision"] == "float64"
-    some = _some_of(draws, edges.DRAWS)
-    size = edges.largest_jump(some, lambda x: density_at(engine, x), 1e-10 if double else 1e-5)
-    wall = edges.has_wall(some, lambda x: density_at(engine, x))
     coordinates = run.tuned.coordinates
-    variables = [name.partition("[")[0] for name in plan.layout.names]
-    flat = {} if plan.model is None else {plan.model.rvs_to_values[rv].name: rv for rv in flat_priors(plan.model)}
-    axes = np.flatnonzero(np.isin(variables, list(flat)))
-    logarithms = np.isin(variables, [name for name, rv in flat.items() if family_of(rv) == "HalfFlatRV"])
     rng = np.random.default_rng(run.warming.ensemble.keys[0])
     noncentring = coordinates.density_parameters
     findings = modes_and_labels(plan, _some_of(draws, _DRAWS), noncentring, rng, coordinates)
-    findings |= {"jump": size, "wall": wall}
-    without_end = endless(some, axes, logarithms, lambda x: density_at(engine, x))
-    if without_end >= 0:
-        name, bracket, index = plan.layout.names[without_end].partition("[")
-        findings["endless"] = flat[name].name + bracket + index
+    some = _some_of(draws, edges.DRAWS)
+    findings |= _edges_at(plan, some)
     if run.unstable.any() and plan.model is not None:
         findings["check"] = _check_near(engine, plan.model, _some_of(draws, _AROUND))
-    if not double:
+    if plan.attributes["precision"] != "float64":
         return findings
     some = _some_of(draws, necks.MOST_DRAWS) if engine.d <= necks.MOST_COORDINATES else some
     z, _ = engine.structure.to_z(some, coordinates.density_parameters)
@@ -214,6 +202,28 @@ def _searches(plan: SamplingPlan, run: Run, draws: xr.DataArray) -> dict[str, An
         return lp, evaluation[:, : engine.d]
 
     return findings | {"necks": necks.necks_beyond(z, coordinates, density_of_z)}
+
+
+def _edges_at(plan: SamplingPlan, draws: np.ndarray) -> dict[str, Any]:
+    """Return the largest jump of the log density between draws ``(n, d)``, a wall, and a line without an end."""
+
+    def density(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return density_at(plan.engine, x)
+
+    rounding = {"float64": 1e-10}.get(plan.attributes["precision"], 1e-5)
+    findings: dict[str, Any] = {"jump": edges.largest_jump(draws, density, rounding)}
+    findings["wall"] = edges.has_wall(draws, density)
+    if plan.model is None:
+        return findings
+    variables = [name.partition("[")[0] for name in plan.layout.names]
+    flat = {plan.model.rvs_to_values[rv].name: rv for rv in flat_priors(plan.model)}
+    axes = np.flatnonzero(np.isin(variables, list(flat)))
+    logarithms = np.isin(variables, [name for name, rv in flat.items() if family_of(rv) == "HalfFlatRV"])
+    without_end = edges.endless(draws, axes, logarithms, density)
+    if without_end >= 0:
+        name, bracket, index = plan.layout.names[without_end].partition("[")
+        findings["endless"] = flat[name].name + bracket + index
+    return findings
 
 
 def _noncentring_of(plan: SamplingPlan, run: Run, draws: xr.DataArray | None) -> dict[str, str]:
@@ -359,9 +369,9 @@ def verdict(dt: xr.DataTree | xr.Dataset, *, model: Model | None = None) -> Verd
     dt
         A result of any sampler; one of another sampler is judged by draws and divergences alone.
     model
-        The model of the result, a PyMC model or a :class:`pmm_mcmc.LogDensity`: with it other modes are looked for by
-        its density, from some of the draws, if that has not been done at the end of the run.  It takes about 1,500
-        gradients, and seconds where the density is compiled for it.
+        The model of the result, a PyMC model or a :class:`pmm_mcmc.LogDensity`: with it other modes, jumps and walls
+        are looked for by its density, from some of the draws, if that has not been done at the end of the run.  It
+        takes about 2,000 gradients, and seconds where the density is compiled for it.
 
     Returns
     -------
@@ -387,7 +397,7 @@ def verdict(dt: xr.DataTree | xr.Dataset, *, model: Model | None = None) -> Verd
 
 
 def _searched(run: reading.Run, model: Model) -> dict[str, Any]:
-    """Return the findings of a search for other modes and labels beside some of the draws."""
+    """Return the findings of a search for other modes, labels and edges beside some of the draws."""
     plan = SamplingPlan.of(Request(model=model, random_seed=0))
     chains, rows = evenly_spaced(run.chains, run.draws, _COMPUTED)
     if "unconstrained" in run.stats:
@@ -397,4 +407,6 @@ def _searched(run: reading.Run, model: Model) -> dict[str, Any]:
         x = Unconstraining(plan).of_posterior(run.posterior.isel(chain=chains, draw=rows))
     if x.shape[1] != plan.engine.d:
         raise ValueError(f"model: has {plan.engine.d} coordinates, and dt {x.shape[1]}; give the model of the result")
-    return modes_and_labels(plan, x, start_noncentring(plan.engine), np.random.default_rng(0))
+    some = x[np.linspace(0, len(x) - 1, min(edges.DRAWS, len(x))).astype(int)]
+    findings = modes_and_labels(plan, x, start_noncentring(plan.engine), np.random.default_rng(0))
+    return findings | _edges_at(plan, some)

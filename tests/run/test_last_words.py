@@ -97,7 +97,7 @@ def test_pymc_is_as_it_was_and_the_statistics_are_judged_when_asked(model, said,
     with model:
         step = method(step_size=0.5, friction=1.0, scaling=[1.0, 1.0], steps_per_draw=6)
         dt = pm.sample(500, tune=50, chains=4, cores=1, step=step, **OPTIONS)
-    line = f"{method.__name__}: pmm.verdict(dt) says what the draws are worth"
+    line = f"{method.__name__}: pmm.verdict(dt, model=model) says what the draws are worth"
     assert said() == [(logging.INFO, line)], "PyMC's checks have nothing to say, and the step names its judge"
     assert pmm.verdict(dt).state == state
     assert ("bias" in pmm.summary(dt)) and "adjusted" not in dt["posterior"].attrs
