@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,9 @@ import numpy as np
 
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, MALA, METHODS, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import IMPORTANCE_POWER
+
+type Scaling = str | Sequence[float] | np.ndarray
+type Reparametrise = str | bool | Mapping[str, str]
 
 _DYNAMICS = {"overdamped": OVERDAMPED, "underdamped": UNDERDAMPED}
 _OFFSETS = {"left": 0.0, "centred": 0.5}  # of a midpoint in its cell, by grid
@@ -59,8 +62,8 @@ class MethodArguments:
     def checked(
         cls, method: str, *, dynamics: str = "", step_size: float | str = "auto", K: int | str = "auto",
         friction: float | str = "auto", option: int = 2, grid: str = "auto", scheme: str = "paper",
-        midpoint: str = "uniform", steps_per_draw: int | str = "auto", scaling: Any = "auto", target_bias: float = 0.05,
-        reparametrise: Any = "auto",
+        midpoint: str = "uniform", steps_per_draw: int | str = "auto", scaling: Scaling = "auto",
+        target_bias: float = 0.05, reparametrise: Reparametrise = "auto",
     ) -> MethodArguments:  # fmt: skip
         """Check everything that can be checked without a model; a method without a choice of dynamics has its own."""
         if dynamics == "":

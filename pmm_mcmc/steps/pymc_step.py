@@ -15,7 +15,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field, fields
 from functools import cached_property
@@ -30,6 +30,7 @@ from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
 from pymc.step_methods.state import WithSamplingState, dataclass_state
 from pymc.util import get_random_generator
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from rich.progress import Progress, TextColumn
 
@@ -80,7 +81,7 @@ class Binding:
         Whether chains are so long that they are worth compiled functions: a tape would only delay these.
     """
 
-    def __init__(self, arguments: MethodArguments, model: pm.Model, chosen: Any):
+    def __init__(self, arguments: MethodArguments, model: pm.Model, chosen: Vars):
         self.arguments = arguments
         self.model = model
         self.adapts = True
@@ -222,9 +223,9 @@ def options_of_call() -> dict[str, Any]:
     return dict(frame.f_locals) if frame is not None else {}
 
 
-def _checked(vars: Any, model: pm.Model) -> Any:
+def _checked(vars: Vars, model: pm.Model) -> Vars:
     """Return the variables to choose; raise ``ValueError`` for names, for none, and for those of another model."""
-    several = vars if isinstance(vars, list | tuple) else [vars]
+    several = [vars] if vars is None or isinstance(vars, Variable | str) else list(vars)
     for var in several:
         if isinstance(var, str):
             raise ValueError(f"vars={vars!r}: is a name; give the variable itself, model[{var!r}]")
@@ -287,6 +288,10 @@ def _report(method: str, learnt: Learnt, options: dict[str, Any]) -> None:
         _log.warning("%s: %s", method, line)
 
 
+type Vars = Variable | Sequence[Variable] | None
+type Rng = int | np.random.Generator | None
+
+
 @dataclass_state
 class LangevinState(StepMethodState):
     """The state of a chain: restored into a new step with the same arguments it continues bit for bit."""
@@ -321,8 +326,8 @@ class LangevinStep(WithSamplingState):
         return object.__new__(cls)
 
     def __init__(
-        self, arguments: MethodArguments, vars: Any = None, keep_gradients: bool = True, model: pm.Model | None = None,
-        blocked: bool = True, rng: Any = None, *, free: bool = False,
+        self, arguments: MethodArguments, vars: Vars = None, keep_gradients: bool = True, model: pm.Model | None = None,
+        blocked: bool = True, rng: Rng = None, *, free: bool = False,
     ):  # fmt: skip
         if blocked is not True:
             raise ValueError(
@@ -437,7 +442,7 @@ class LangevinStep(WithSamplingState):
                     raise ValueError(f"step: {var.name} is moved by two steps, {names}; give it to one of them")
 
     @staticmethod
-    def competence(var: Any, has_grad: bool) -> Competence:
+    def competence(var: Variable, has_grad: bool) -> Competence:
         """Return COMPATIBLE for variables with a gradient: PyMC never assigns the step by itself."""
         return Competence.COMPATIBLE if has_grad else Competence.INCOMPATIBLE
 
@@ -451,7 +456,7 @@ class LangevinStep(WithSamplingState):
 
     # -- a chain -----------------------------------------------------------------------------------------------------
 
-    def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
+    def setup_chain(self, rng: Rng, tune: int, draws: int) -> None:
         """Reset the step before a chain; the only hook that all of PyMC's samplers call then."""
         self.rng = get_random_generator(rng, copy=False)
         if tune == 0:
