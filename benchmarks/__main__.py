@@ -1,8 +1,8 @@
 """List the benchmarks, or run one: ``python -m benchmarks``, ``python -m benchmarks NAME [arguments]``.
 
 From the root of the repository.  A benchmark is a file with a ``__main__`` guard here or in a folder: ``versus`` is
-``versus/__main__.py``, ``scoreboard.references`` is ``scoreboard/references.py``.  What they share with the tests is
-in ``tests/support``, which is put into the path.
+``versus/__main__.py``, ``scoreboard.references`` is ``scoreboard/references.py``.  What several of them
+need, and tests too, is in ``shared``, which is put into the path.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SUPPORT = HERE.parent / "tests" / "support"
+SHARED = HERE / "shared"
 # On one core.
 COSTS = {
     "accelerator": "nine minutes a call, which goes on where the last one stopped; --small on a CPU",
@@ -44,8 +44,8 @@ COSTS = {
 def scripts() -> dict[str, Path]:
     """Return the files that are run, by name."""
     guard, found = "if __name__ == ", {}
-    for path in sorted(HERE.glob("**/*.py")):
-        if path != Path(__file__) and any(line.startswith(guard) for line in path.read_text().splitlines()):
+    for path in sorted({*HERE.glob("**/*.py")} - {Path(__file__), *SHARED.iterdir()}):
+        if any(line.startswith(guard) for line in path.read_text().splitlines()):
             found[".".join(path.relative_to(HERE).with_suffix("").parts).removesuffix(".__main__")] = path
     return found
 
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
     if name not in scripts():
         print(f"no benchmark is called {name!r}: take one of {', '.join(scripts())}", file=sys.stderr)
         return 2
-    path = [str(HERE), str(SUPPORT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [str(HERE), str(SHARED), *filter(None, [os.environ.get("PYTHONPATH")])]
     warnings = [f"-W{option}" for option in sys.warnoptions]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     return subprocess.run([sys.executable, *warnings, "-m", name, *rest], env=environment).returncode

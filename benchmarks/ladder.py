@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from sampling_runs import unequal
+from models import unequal
 from scipy.special import betaln, digamma, gammaln
 
 import pmm_mcmc as pmm

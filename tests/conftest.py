@@ -14,45 +14,12 @@ import numpy as np
 import pytest
 
 MARKERS = {
-    "quick": "runs in `make test`; added to all tests of the files in QUICK",
+    "quick": "runs in `make test`: arithmetic, laws, judgements and refusals, and one run by every way in",
+    "longest": "half a minute and more: with one file to a worker none of these may be left to the end",
     "pymc": "a PyMC model is compiled",
     "statistical": "z-scores at a fixed seed, with the false-alarm rate that the module declares",
     "process": "starts other processes",
 }
-# Half a minute and more each, in seconds of a core: with one file to a worker none of them may be left to the end.
-LONGEST = (
-    "test_docs",
-    "test_notebooks",
-    "test_sampling",
-    "test_kill",
-    "test_multiprocessing",
-    "test_processes",
-    "test_jax_law",
-    "test_jax_engine",
-    "test_posteriors",
-    "test_tuning",
-    "test_orders",
-    "test_step_state",
-    "test_steps",
-    "test_warming",
-    "test_sampling_stores",
-    "test_hierarchy_density",
-    "test_benchmark_runs",
-)
-
-
-# What `make test` runs: arithmetic, laws, judgements and refusals, and one run by every way in.  Compiling models takes
-# most of the time of the others where no cache is: `make check` runs them.
-QUICK = frozenset(
-    """
-    test_arguments test_bad_input test_claims test_checkpoint test_flows
-    test_convergence test_curvature test_diffusion_gaussian test_diffusion_method test_diffusion_schedule
-    test_diffusion_solvers test_engine test_gaussian_law test_jumps test_structure test_midpoints
-    test_orders test_progress test_numba_random
-    test_scale test_schedule test_step_size test_store_refusals test_transitions
-    test_verdict test_virial_terms test_ways_in test_layers test_names test_c_functions
-    """.split()
-)
 
 
 def pytest_configure(config):
@@ -64,11 +31,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    for item in items:
-        if item.path.stem in QUICK:
-            item.add_marker("quick")
-    rank = {name: i for i, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
+    items.sort(key=lambda item: item.get_closest_marker("longest") is None)
 
 
 @pytest.fixture(scope="module", autouse=True)

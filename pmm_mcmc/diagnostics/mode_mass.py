@@ -1,9 +1,9 @@
 """The mass of draws, and that of other modes, by importance sampling; and whether draws are where the mass is.
 
-That of the chains is by bridge sampling between their draws and the Gaussian that is as wide [1]_.  That about a
-maximum is a mean of importance weights, of draws of Student's t that adapts to it in a few rounds [2]_.  It is compared
-with the share of the run's draws in the same *region*, where a Gaussian about the maximum, as heavy, is above that of
-the chains: whatever the shape of the posterior, both are the same number if the chains visit the region.
+That of the chains is by bridge sampling between their draws and the Gaussian that is as wide [1]_.  That of a region is
+a mean of importance weights, of draws of Student's t that adapts to it in a few rounds [2]_.  It is compared with the
+share of the run's draws in the same *region*, where a Gaussian as heavy, about the same centre, is above that of the
+chains: whatever the shape of the posterior, both are the same number if the chains visit the region.
 
 All positions are whitened, and log densities are up to one constant.
 
@@ -20,56 +20,32 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import eigh_tridiagonal
 from scipy.special import gammaln
 
 from pmm_mcmc.diagnostics.thresholds import SEARCH
 from pmm_mcmc.warmup.ascent import Density
 
 __all__ = [
-    "Maximum", "Weighed", "chain_mass", "distinct", "follows_gradient", "log_determinant", "slab_mass",
-    "spectrum", "weighed",
+    "Maximum",
+    "Region",
+    "chain_mass",
+    "distinct",
+    "follows_gradient",
+    "gaussian_about",
+    "half_log_determinant",
+    "slab_log_masses",
+    "weighed",
 ]  # fmt: skip
-
-# A product whose residual is shorter than this share of its length is in the span of the basis.
-_SPANNED = 1e-2
-
-
-def spectrum(
-    product: Callable[[np.ndarray], np.ndarray], start: np.ndarray, steps: int
-) -> tuple[np.ndarray, np.ndarray]:
-    r"""Return ``k`` eigenvalues and their weights, ``(n, k)``, in directions ``start`` ``(n, d)`` of unit length.
-
-    With them :math:`v^T f(A) v = \sum_k w_k f(\lambda_k)`, exact for polynomials ``f`` of degree ``2 steps - 1``.  For
-    directions of random signs over :math:`\sqrt{d}` the mean of ``d`` times this is the trace of :math:`f(A)`.
-
-    ``product`` returns products with vectors ``(n, d)``, of one matrix or of one for each row; there are ``steps`` of
-    them, fewer if the basis spans them.  Values are NaN where a product is not finite.
-    """
-    n, d = start.shape
-    steps = min(steps, d)
-    basis = [start]
-    matrix = np.zeros((n, steps, steps))
-    for i in range(steps):
-        w = product(basis[-1])
-        full_length = np.linalg.norm(w, axis=1)
-        matrix[:, i, i] = (w * basis[-1]).sum(axis=1)
-        for direction in basis:
-            w = w - (w * direction).sum(axis=1, keepdims=True) * direction
-        length = np.linalg.norm(w, axis=1)
-        if i + 1 == steps or not (length > _SPANNED * full_length).any():
-            break
-        matrix[:, i, i + 1] = matrix[:, i + 1, i] = length
-        basis.append(w / np.maximum(length, 1e-300)[:, None])
-    matrix = matrix[:, : len(basis), : len(basis)]
-    good = np.isfinite(matrix).all(axis=(1, 2))
-    values, vectors = np.linalg.eigh(np.where(good[:, None, None], matrix, 0.0))
-    return np.where(good[:, None], values, np.nan), vectors[:, 0] ** 2
-
 
 # Log densities ``(n,)`` at positions ``(n, d)``.
 Value = Callable[[np.ndarray], np.ndarray]
-# Degrees of freedom of the places about a maximum.
+# Degrees of freedom of the places about a centre.
 _DEGREES = 5.0
+# Rounds of them at most.
+_ROUNDS = 6
+# Length of a new direction of Lanczos' method over that of the product, below which it is rounding.
+_SPANNED = 1e-2
 _LOG_2PI = float(np.log(2.0 * np.pi))
 
 
@@ -82,8 +58,8 @@ class Maximum(NamedTuple):
     scale: float
 
 
-class Weighed(NamedTuple):
-    """A region about a maximum: its log mass, effective places, and the share of the draws that are in it."""
+class Region(NamedTuple):
+    """A region about a centre: its log mass, effective places, and the share of the draws that are in it."""
 
     log_mass: float
     effective: float
@@ -115,21 +91,21 @@ def chain_mass(value: Value, draws: np.ndarray, some: np.ndarray, lp: np.ndarray
     density and the entropy, of which no law as wide has more than the Gaussian.
     """
     n, d = draws.shape
-    ratios, place_ratios = (
-        heights + 0.5 * (y**2).sum(axis=1) + 0.5 * d * _LOG_2PI for heights, y in ((lp, some), (value(places), places))
+    constant = 0.5 * d * _LOG_2PI
+    mass, variance = _bridge(
+        lp + 0.5 * (some**2).sum(axis=1) + constant, value(places) + 0.5 * (places**2).sum(axis=1) + constant
     )
-    mass, error = _bridge(ratios, place_ratios)
-    if error < 1.0:
+    if variance < 1.0:
         return mass
     if n > d:
         log_det = float(np.linalg.slogdet(np.cov(draws.T).reshape(d, d))[1]) + 0.5 * d * (d + 1) / n
     else:
         log_det = float(np.log(draws.var(axis=0)).sum())
-    return float(lp.mean()) + 0.5 * d * (_LOG_2PI + 1.0) + 0.5 * log_det
+    return float(lp.mean()) + constant + 0.5 * d + 0.5 * log_det
 
 
 def _bridge(ratios: np.ndarray, place_ratios: np.ndarray) -> tuple[float, float]:
-    """Return the log ratio of two masses by bridge sampling, and its standard error.
+    """Return the log ratio of two masses by bridge sampling, and the variance of its error.
 
     Given are log ratios of the densities at draws of the first law, and at draws of the second, whose mass is 1.
     """
@@ -144,78 +120,55 @@ def _bridge(ratios: np.ndarray, place_ratios: np.ndarray) -> tuple[float, float]
         if not np.isfinite(new) or abs(new - log_mass) < 1e-6:
             break
         log_mass = new
-    errors = (np.exp(2.0 * _log_spread(each)) / len(each) for each in (of_places, of_draws))
-    return log_mass, float(np.sqrt(sum(errors)))
+    shares = [np.exp(logs - logs.max()) for logs in (of_places, of_draws)]
+    return log_mass, float(sum(share.var() / (share.mean() ** 2 * len(share)) for share in shares))
 
 
-def _log_spread(log_values: np.ndarray) -> float:
-    """Return the log of the standard deviation of values over their mean."""
-    values = np.exp(log_values - log_values.max())
-    return float(np.log(max(values.std() / values.mean(), 1e-300)))
-
-
-# -- the mass about a maximum ------------------------------------------------------------------------------------------
+# -- the mass about a centre -------------------------------------------------------------------------------------------
 
 
 def weighed(
-    maximum: Maximum, density: Density, value: Value, log_chains: float, draws: np.ndarray, rng: np.random.Generator
-) -> Weighed:
-    """Return the region of a maximum, where the chains have the log mass ``log_chains``, with its mass and draws.
+    log_mass: float,
+    root: np.ndarray,
+    centre: np.ndarray,
+    value: Value,
+    log_chains: float,
+    draws: np.ndarray,
+    rng: np.random.Generator,
+) -> Region:
+    """Return the region about a centre, where chains have the log mass ``log_chains``, with its mass and draws.
 
-    ``density`` returns log densities and gradients, ``value`` log densities, minus infinity where they do not count.
-    No direction is wider at first than the maximum is far from the chains, or than they are wide.
+    It begins with a ``log_mass`` and the ``root`` ``(d, d)`` of a covariance; ``value`` returns log densities, minus
+    infinity where they do not count.
     """
-    d = len(maximum.y)
-    widest = max(1.0, float(np.linalg.norm(maximum.y)))
-    root = _covariance_root(maximum, density, value, widest, rng)
-    centre = maximum.y
-    log_mass = maximum.lp + 0.5 * d * _LOG_2PI + _log_det(root)
+    d = len(centre)
     contains = partial(_in_region, root, centre, log_mass, log_chains)
     if log_mass < log_chains - 15.0 - 0.5 * d:
-        return Weighed(log_mass, np.inf, 0.0, contains)
+        return Region(log_mass, np.inf, 0.0, contains)
     proposals: list[tuple[np.ndarray, np.ndarray]] = []
     places = np.empty((0, d))
     lp = np.empty(0)
-    effective = 0.0
-    for rounds in range(6):
+    for rounds in range(_ROUNDS):
+        contains = partial(_in_region, root, centre, log_mass, log_chains)
         proposals.append((centre, root))
         t = rng.standard_normal((SEARCH.places, d)) * np.sqrt(_DEGREES / rng.chisquare(_DEGREES, (SEARCH.places, 1)))
         places = np.concatenate([places, centre + t @ root.T])
         lp = np.concatenate([lp, value(places[-SEARCH.places :])])
         log_q = np.logaddexp.reduce([_log_t(places, *proposal) for proposal in proposals]) - np.log(len(proposals))
         log_weights = np.where(contains(places), lp - log_q, -np.inf)
-        if not np.isfinite(log_weights).any():
-            return Weighed(-np.inf, np.inf, 0.0, lambda y: np.zeros(len(y), bool))
-        log_mass = float(np.logaddexp.reduce(log_weights) - np.log(len(log_weights)))
-        weights = np.exp(log_weights - np.logaddexp.reduce(log_weights))
+        total = np.logaddexp.reduce(log_weights)
+        if not np.isfinite(total):
+            return Region(-np.inf, np.inf, 0.0, contains)
+        log_mass = float(total - np.log(len(log_weights)))
+        weights = np.exp(log_weights - total)
         effective = float(1.0 / (weights**2).sum())
-        centre, root = _adapted(places, weights, effective, centre, root)
-        contains = partial(_in_region, root, centre, log_mass, log_chains)
+        visited = float(contains(draws).mean())
         expected = np.exp(min(log_mass - log_chains, 0.0))
-        if effective > SEARCH.effective and (rounds > 1 or expected < 1e-4 or contains(draws).mean() > 0.5 * expected):
+        if effective > SEARCH.effective and (rounds > 1 or expected < 1e-4 or visited > 0.5 * expected):
             break
-    inside = contains(places)
-    log_mass = (
-        float(np.logaddexp.reduce(np.where(inside, lp - log_q, -np.inf)) - np.log(len(lp))) if inside.any() else -np.inf
-    )
-    return Weighed(log_mass, effective, float(contains(draws).mean()), contains)
-
-
-def _width(maximum: Maximum, widest: float, value: Value, rng: np.random.Generator) -> float:
-    """Return the distance, in each direction, at which the density falls as that of a Gaussian one sd away."""
-    d = len(maximum.y)
-    directions = rng.standard_normal((4, d))
-    directions *= np.sqrt(d) / np.linalg.norm(directions, axis=1, keepdims=True)
-    low = -14.0
-    high = float(np.log2(2.0 * widest))
-    for _ in range(5):
-        middle = 0.5 * (low + high)
-        fall = float(np.median(maximum.lp - value(maximum.y + 2.0**middle * directions)))
-        if fall < 0.5 * d:
-            low = middle
-        else:
-            high = middle
-    return float(2.0 ** (0.5 * (low + high)))
+        if effective > 4.0 * d + 2.0:
+            centre, root = _adapted(places, weights, centre, root)
+    return Region(log_mass, effective, visited, contains)
 
 
 def _in_region(root: np.ndarray, centre: np.ndarray, log_mass: float, log_chains: float, y: np.ndarray) -> np.ndarray:
@@ -225,19 +178,15 @@ def _in_region(root: np.ndarray, centre: np.ndarray, log_mass: float, log_chains
 
 
 def _adapted(
-    places: np.ndarray, weights: np.ndarray, effective: float, centre: np.ndarray, root: np.ndarray
+    places: np.ndarray, weights: np.ndarray, centre: np.ndarray, root: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return centre and root of the covariance by weighted places: its size alone where these are few."""
-    d = places.shape[1]
-    if effective > 4.0 * d + 2.0:
-        centre = weights @ places
-        offset = (places - centre) * np.sqrt(weights)[:, None]
-        try:
-            return centre, np.linalg.cholesky(offset.T @ offset)
-        except np.linalg.LinAlgError:
-            return centre, root
-    square = float(weights @ (np.linalg.solve(root, (places - centre).T) ** 2).sum(axis=0))
-    return centre, root * np.clip(np.sqrt(square / d), 0.5, 3.0)
+    """Return centre and root of the covariance by weighted places."""
+    mean = weights @ places
+    offset = (places - mean) * np.sqrt(weights)[:, None]
+    try:
+        return mean, np.linalg.cholesky(offset.T @ offset)
+    except np.linalg.LinAlgError:
+        return centre, root
 
 
 def _log_t(y: np.ndarray, centre: np.ndarray, root: np.ndarray) -> np.ndarray:
@@ -252,61 +201,74 @@ def _log_det(root: np.ndarray) -> float:
     return float(np.linalg.slogdet(root)[1])
 
 
-def _covariance_root(
-    maximum: Maximum, density: Density, value: Value, widest: float, rng: np.random.Generator
-) -> np.ndarray:
-    """Return the root of a covariance by the slopes around a maximum, as far away as the density falls.
+def gaussian_about(
+    maximum: Maximum, density: Density, value: Value, rng: np.random.Generator
+) -> tuple[float, np.ndarray]:
+    """Return log mass and covariance root of a Gaussian by slopes around a maximum, as far away as the density falls.
 
-    A cusp has no curvature, and the tails of Student's t are further than it says.
+    A cusp has no curvature, and the tails of Student's t are further than it says.  No direction is wider than the
+    maximum is far from the chains, or than they are wide.
     """
     d = len(maximum.y)
-    width = _width(maximum, widest, value, rng)
+    widest = max(1.0, float(np.linalg.norm(maximum.y)))
+    directions = rng.standard_normal((3, d))
+    directions *= np.sqrt(d) / np.linalg.norm(directions, axis=1, keepdims=True)
+    widths = 2.0 * widest * 2.0 ** np.arange(0.0, -15.0, -1.5)
+    falls = maximum.lp - value((maximum.y + widths[:, None, None] * directions).reshape(-1, d)).reshape(-1, 3)
+    width = float(widths[np.argmin(np.abs(np.median(falls, axis=1) - 0.5 * d))])
     slopes = -density(maximum.y + width * np.eye(d))[1] / width
-    if not np.isfinite(slopes).all():
-        return width * np.eye(d)
-    values, vectors = np.linalg.eigh(0.5 * (slopes + slopes.T))
-    return np.asarray(vectors / np.sqrt(np.maximum(np.abs(values), widest**-2.0)))
+    root = width * np.eye(d)
+    if np.isfinite(slopes).all():
+        values, vectors = np.linalg.eigh(0.5 * (slopes + slopes.T))
+        root = np.asarray(vectors / np.sqrt(np.maximum(np.abs(values), widest**-2.0)))
+    return maximum.lp + 0.5 * d * _LOG_2PI + _log_det(root), root
 
 
-def _hessian_products(maximum: Maximum, density: Density, directions: np.ndarray) -> np.ndarray:
-    """Return the negative Hessian matrix times directions ``(n, d)``."""
-    distance = 0.1 * np.sqrt(maximum.scale)
-    return -(density(maximum.y + distance * directions)[1] - maximum.gradient) / distance
+def half_log_determinant(maximum: Maximum, density: Density) -> float:
+    """Return half the log determinant of the negative Hessian, by Lanczos' method; inf where it is not positive.
 
-
-def log_determinant(maximum: Maximum, density: Density) -> float:
-    """Return the log determinant of the negative Hessian matrix by Lanczos' method; inf where it is not positive.
-
-    The directions that it starts from are the same at every maximum: their noise cancels in part in differences.
+    The two directions that it starts from are the same at every maximum: their noise cancels in part in differences.
     """
     d = len(maximum.y)
-    start = np.random.default_rng(d).choice([-1.0, 1.0], size=(2, d)) / np.sqrt(d)
-    values, weights = spectrum(partial(_hessian_products, maximum, density), start, SEARCH.lanczos_steps)
-    if not np.isfinite(values).all() or (values[:, 0] <= 1e-8 * values[:, -1]).any():
-        return np.inf
-    return 0.5 * d * float((weights * np.log(values)).sum())
+    distance = 0.1 * np.sqrt(maximum.scale)
+    total = 0.0
+    for start in np.random.default_rng(d).choice([-1.0, 1.0], size=(2, d)) / np.sqrt(d):
+        basis = [start]
+        diagonal: list[float] = []
+        off_diagonal: list[float] = []
+        while len(diagonal) < SEARCH.lanczos_steps:
+            product = (maximum.gradient - density((maximum.y + distance * basis[-1])[None])[1][0]) / distance
+            if not np.isfinite(product).all():
+                return np.inf
+            diagonal.append(float(product @ basis[-1]))
+            new = product - np.transpose(basis) @ (np.array(basis) @ product)
+            if np.linalg.norm(new) < _SPANNED * np.linalg.norm(product):
+                break
+            off_diagonal.append(float(np.linalg.norm(new)))
+            basis.append(new / off_diagonal[-1])
+        values, vectors = eigh_tridiagonal(diagonal, off_diagonal[: len(diagonal) - 1])
+        if values[0] <= 1e-8 * values[-1]:
+            return np.inf
+        total += 0.5 * d * float(vectors[0] ** 2 @ np.log(values))
+    return 0.5 * total
 
 
 # -- mass without a maximum --------------------------------------------------------------------------------------------
 
 
-def slab_mass(places: np.ndarray, places_lp: np.ndarray, draws: np.ndarray, log_chains: float) -> float:
-    r"""Return the share of the mass that is around the draws; 0 if it is small.
+def slab_log_masses(places: np.ndarray, lp: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    r"""Return log masses ``(n,)``, whose mean is that of all that is around the draws.
 
     The places have uniform directions and radii :math:`r` of density :math:`1 / (r \log(b/a))`, so that the mean of
     :math:`p(y)\,r^d\,|S^{d-1}| \log(b/a)` is the mass.  Only places that are half as far again as the furthest draw
     count: heavy tails that chains do visit have no mass to speak of there.
     """
     d = draws.shape[1]
-    radius = np.sqrt((places**2).sum(axis=1))
+    radius = np.linalg.norm(places, axis=1)
     log_sphere = np.log(2.0) + 0.5 * d * np.log(np.pi) - gammaln(0.5 * d)
     log_span = np.log(np.log(SEARCH.furthest / SEARCH.nearest))
-    furthest = np.sqrt((draws**2).sum(axis=1).max())
-    log_weights = np.where(radius > 1.5 * furthest, places_lp + d * np.log(radius) + log_sphere + log_span, -np.inf)
-    if not np.isfinite(log_weights).any():
-        return 0.0
-    ratio = float(np.logaddexp.reduce(log_weights) - np.log(len(log_weights)) - log_chains)
-    return float(1.0 / (1.0 + np.exp(-min(ratio, 700.0)))) if ratio > np.log(SEARCH.hidden_mass) else 0.0
+    beyond = radius > 1.5 * np.linalg.norm(draws, axis=1).max()
+    return np.where(beyond, lp + d * np.log(radius) + log_sphere + log_span, -np.inf)
 
 
 def follows_gradient(density: Density, y: np.ndarray, way: float = 1.0, steps: int = 24) -> bool:

@@ -23,12 +23,13 @@ import numpy as np
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.mode_mass import (
     Maximum,
-    Weighed,
+    Region,
     chain_mass,
     distinct,
     follows_gradient,
-    log_determinant,
-    slab_mass,
+    gaussian_about,
+    half_log_determinant,
+    slab_log_masses,
     weighed,
 )
 from pmm_mcmc.diagnostics.thresholds import SEARCH
@@ -91,7 +92,7 @@ def search_modes(
     """Return the modes that the draws of a ``space`` are not in, and their maxima ``(m, d)``, the model's positions.
 
     Draws of the ``prior`` ``(n, d)``, if there are any, are among the candidates; ascents start from ``maxima``
-    ``(n, d)`` too.  About ``limit`` gradients are spent.
+    ``(n, d)`` too.  About ``limit`` gradients are spent, beside those of places along coordinates.
     """
     return _ModeSearch(space, limit, rng).run(prior, maxima)
 
@@ -129,27 +130,20 @@ class _ModeSearch:
         starts = self._starts(prior)
         if maxima is not None:
             starts = np.concatenate([space.whiten(maxima), starts])
-        reached: list[Maximum] = []
-        for i in range(0, len(starts), SEARCH.ascents_together):
-            group = starts[i : i + SEARCH.ascents_together]
-            ends = reached and self._left < (1.0 - SEARCH.ascent_share) * self._limit
-            if ends or self._left < len(group) * SEARCH.least_ascent:
-                break
-            self._ascents += len(group)
-            reached += distinct(space.maxima(group, self._left), reached)
-        if not reached:  # of many coordinates, or a density without a bound, one may be all that ends
-            self._ascents += 1
-            reached = space.maxima(starts[:1], SEARCH.gradients)
+        reached = self._reached(starts)
         if not reached:
             return self._outcome(np.nan, "no ascent ended within its gradients"), nothing
         regions, doubt = self._unvisited(reached)
         if not regions:
             return self._outcome(np.nan if doubt else self._slab_mass(), doubt), nothing
-        total = np.logaddexp.reduce([region.log_mass for _, region in regions]) - self._log_chains
+        total = np.logaddexp.reduce([region.log_mass for _, region in regions])
         regions.sort(key=lambda each: -each[1].log_mass)
         places = space.place(np.stack([maximum.y for maximum, _ in regions]))
-        share = float(1.0 / (1.0 + np.exp(-min(total, 700.0))))
-        return self._outcome(share, doubt, places[0]), places
+        return self._outcome(self._share(total), doubt, places[0]), places
+
+    def _share(self, log_mass: float) -> float:
+        """Return the share of a mass in itself and that of the chains."""
+        return float(1.0 / (1.0 + np.exp(-min(log_mass - self._log_chains, 700.0))))
 
     def _outcome(self, mass: float, undecided: str, position: np.ndarray | None = None) -> OtherModes:
         space = self._space
@@ -175,7 +169,6 @@ class _ModeSearch:
         space = self._space
         d = space.d
         rng = self._rng
-        top = float(self._lp_of_some.max())
         count = min(int(SEARCH.candidate_share * self._limit), max(SEARCH.ascents, space.room))
         from_prior = space.whiten(prior[: count // 4])
         along_sides = space.along_coordinates(SEARCH.on_axes, rng)
@@ -189,24 +182,39 @@ class _ModeSearch:
         y = np.concatenate([from_prior, on_axes, random])
         lp = space.lp(y)
         self._random_places = random, lp[-len(random) :]
-        best, share_of_typical = lowest_falls(y, top - lp, SEARCH.ascents)
+        best = lowest_falls(y, self._lp_of_some.max() - lp, SEARCH.ascents)
         highest = np.argsort(-self._lp_of_some)[: SEARCH.chain_ascents]
-        return np.concatenate([self._some[highest], y[best[np.argsort(share_of_typical)]]])
+        return np.concatenate([self._some[highest], y[best]])
+
+    def _reached(self, starts: np.ndarray) -> list[Maximum]:
+        """Return the maxima that ascents reach from some of the ``starts``, and from one at least."""
+        reached: list[Maximum] = []
+        for i in range(0, len(starts), SEARCH.ascents_together):
+            group = starts[i : i + SEARCH.ascents_together]
+            ends = reached and self._left < (1.0 - SEARCH.ascent_share) * self._limit
+            if ends or self._left < len(group) * SEARCH.least_ascent:
+                break
+            self._ascents += len(group)
+            reached += distinct(self._space.maxima(group, self._left), reached)
+        if not reached:  # of many coordinates, or a density without a bound, one may be all that ends
+            self._ascents += 1
+            reached = self._space.maxima(starts[:1], SEARCH.gradients)
+        return reached
 
     # -- which maxima are modes that no chain visits -------------------------------------------------------------------
 
-    def _unvisited(self, reached: list[Maximum]) -> tuple[list[tuple[Maximum, Weighed]], str]:
+    def _unvisited(self, reached: list[Maximum]) -> tuple[list[tuple[Maximum, Region]], str]:
         """Return the maxima in whose regions draws are missing, and why others are undecided, if any are."""
-        regions: list[tuple[Maximum, Weighed]] = []
+        regions: list[tuple[Maximum, Region]] = []
         doubt = ""
         for i, maximum in enumerate(sorted(reached, key=lambda each: -each.lp)[: SEARCH.most_modes]):
             if i and self._left < 0:
                 break
             if any(region.contains(maximum.y[None])[0] for _, region in regions):
                 continue
-            region = self._weighed(maximum, reached)
+            region = self._region(maximum, reached)
             way = 0.5 * np.sqrt(maximum.scale) / max(np.linalg.norm(maximum.y), 1e-300)
-            if not self._is_missed(maximum, region) or not follows_gradient(self._space.density, maximum.y, way, 1):
+            if not self._is_missed(maximum.y, region) or not follows_gradient(self._space.density, maximum.y, way, 1):
                 continue
             if region.effective >= SEARCH.effective:
                 regions.append((maximum, region))
@@ -214,14 +222,13 @@ class _ModeSearch:
                 doubt = "the mass of another mode is not known"
         return regions, doubt
 
-    def _is_missed(self, maximum: Maximum, region: Weighed) -> bool:
+    def _is_missed(self, y: np.ndarray, region: Region) -> bool:
         """Return whether draws are missing in a region; that of the chains' own maximum does not contain it."""
-        ratio = float(np.exp(min(region.log_mass - self._log_chains, 700.0)))
-        share = ratio / (1.0 + ratio)
+        share = self._share(region.log_mass)
         enough = region.visited > SEARCH.visited * share or share * len(self._space.draws) < SEARCH.expected
-        return ratio >= 0.1 * SEARCH.mass and not enough and bool(region.contains(maximum.y[None])[0])
+        return share >= 0.1 * SEARCH.mass and not enough and bool(region.contains(y[None])[0])
 
-    def _weighed(self, maximum: Maximum, reached: list[Maximum]) -> Weighed:
+    def _region(self, maximum: Maximum, reached: list[Maximum]) -> Region:
         """Return the region of a maximum, as one of those ``reached``, with its mass.
 
         In many coordinates it is the half space beside the nearest one to the draws, with Laplace's mass over its, if
@@ -229,7 +236,8 @@ class _ModeSearch:
         """
         space = self._space
         if space.d <= SEARCH.exact_hessian:
-            return weighed(maximum, space.density, space.lp, self._log_chains, space.draws, self._rng)
+            gaussian = gaussian_about(maximum, space.density, space.lp, self._rng)
+            return weighed(*gaussian, maximum.y, space.lp, self._log_chains, space.draws, self._rng)
         nearest = min(reached, key=lambda other: float((other.y**2).sum()))
         way = maximum.y - nearest.y
 
@@ -239,21 +247,24 @@ class _ModeSearch:
         log_ratio = -np.inf
         between = space.lp(nearest.y + np.linspace(0.1, 0.9, 9)[:, None] * way)
         if between.min() < min(maximum.lp, nearest.lp) - _DIP:
-            masses = [each.lp - log_determinant(each, space.density) for each in (maximum, nearest)]
+            masses = [each.lp - half_log_determinant(each, space.density) for each in (maximum, nearest)]
             log_ratio = masses[0] - masses[1] if np.isfinite(masses).all() else -np.inf
-        return Weighed(log_ratio + self._log_chains, np.inf, float(contains(space.draws).mean()), contains)
+        return Region(log_ratio + self._log_chains, np.inf, float(contains(space.draws).mean()), contains)
 
     def _slab_mass(self) -> float:
-        """Return the share of the mass in a slab around the draws, without candidates whose log density is rounding."""
-        places, heights = self._random_places
-        space = self._space
-        weights = heights + 0.5 * space.d * np.log((places**2).sum(axis=1))
-        while share := slab_mass(places, heights, space.draws, self._log_chains):
-            heaviest = int(np.argmax(weights))
-            if follows_gradient(space.density, places[heaviest]):
-                break
-            heights[heaviest] = weights[heaviest] = -np.inf
-        return share
+        """Return the share of the mass in a slab around the draws, which has no maximum; 0 if it is small.
+
+        Candidates where the log density is rounding do not count.
+        """
+        places, lp = self._random_places
+        log_masses = slab_log_masses(places, lp, self._space.draws)
+        least = self._log_chains + np.log(SEARCH.hidden_mass)
+        while (log_mass := np.logaddexp.reduce(log_masses) - np.log(len(lp))) > least:
+            heaviest = int(np.argmax(log_masses))
+            if follows_gradient(self._space.density, places[heaviest]):
+                return self._share(log_mass)
+            log_masses[heaviest] = -np.inf
+        return 0.0
 
 
 # A map of positions ``(n, d)``.
@@ -320,15 +331,10 @@ class SearchSpace:
 
     def density(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities and gradients at whitened positions, NaN where they are not finite."""
-        lp = np.empty(len(y))
-        gradient = np.empty(y.shape)
-        size = max(1, self.room // 4)
-        for i in range(0, len(y), size):
-            rows = slice(i, i + size)
-            with np.errstate(all="ignore"):
-                lp[rows], slope = self._density(self.coordinates.place(y[rows]))
-                gradient[rows] = self.coordinates.pull_back(slope)
         self.spent += len(y)
+        with np.errstate(all="ignore"):
+            lp, slope = self._density(self.coordinates.place(y))
+            gradient = self.coordinates.pull_back(slope)
         return np.where(np.isfinite(gradient).all(axis=1) & np.isfinite(lp), lp, np.nan), gradient
 
     def lp(self, y: np.ndarray) -> np.ndarray:
@@ -376,11 +382,11 @@ class SearchSpace:
             return self.coordinates.whiten(self._to_z(self._copy(self.place(y))))
 
 
-def lowest_falls(offset: np.ndarray, fall: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return, of up to ``count`` groups of places by distance, the number of the best one, and by how much it is.
+def lowest_falls(offset: np.ndarray, fall: np.ndarray, count: int) -> np.ndarray:
+    """Return, of up to ``count`` groups of places by distance, the number of the best one, the most unusual first.
 
-    The best is that with the least ``fall`` of the log density for its squared ``offset`` ``(n, d)``.  By how much is
-    its share of the median fall in its group.
+    The best is that with the least ``fall`` of the log density for its squared ``offset`` ``(n, d)``; how unusual it is
+    its share of the median in its group says.
     """
     square = (offset**2).sum(axis=1)
     slope = fall / np.maximum(square, 1e-300)
@@ -388,7 +394,7 @@ def lowest_falls(offset: np.ndarray, fall: np.ndarray, count: int) -> tuple[np.n
     best = np.array([group[np.argmin(slope[group])] for group in groups if len(group)], int)
     typical = np.array([np.median(slope[group]) for group in groups if len(group)])
     with np.errstate(invalid="ignore"):
-        return best, np.nan_to_num(slope[best] / typical, nan=1.0)
+        return best[np.argsort(np.nan_to_num(slope[best] / typical, nan=1.0))]
 
 
 def _whitening(z: np.ndarray, coordinates: Coordinates | None) -> Coordinates:

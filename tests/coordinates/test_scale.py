@@ -16,6 +16,8 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Ensemble, TunedParameters, empty_state
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED
 
+pytestmark = pytest.mark.quick
+
 D, RANK = 40, 6
 FORMS = ("diagonal", "low rank", "dense")
 

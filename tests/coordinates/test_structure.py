@@ -9,7 +9,7 @@ from hierarchy_models import build, by_hand, densities, eight_schools, some_nonc
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.child import made_up_for, or_nan
 
-pytestmark = pytest.mark.pymc
+pytestmark = [pytest.mark.pymc, pytest.mark.quick]
 
 
 def structure_of(model, choices=None):

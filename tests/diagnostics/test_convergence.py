@@ -6,6 +6,8 @@ import pytest
 
 from pmm_mcmc.diagnostics.convergence import convergence
 
+pytestmark = pytest.mark.quick
+
 
 def series(kind, chains, draws, rng):
     noise = rng.normal(size=(chains, draws))

@@ -16,6 +16,8 @@ from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.diagnostics.reading import FINDINGS
 from pmm_mcmc.diagnostics.summary import bias_table
 
+pytestmark = pytest.mark.quick
+
 
 def normal(x):
     return -0.5 * (x**2).sum(axis=1), -x

@@ -157,10 +157,11 @@ def test_a_mode_that_is_no_gaussian_is_weighed_by_places(seed):
     assert modes.mass == pytest.approx(0.5, abs=0.25) or modes.undecided == "the mass of another mode is not known"
 
 
-def test_volumes_by_lanczos_where_there_are_many_coordinates():
+@pytest.mark.parametrize("width", [0.8, 1.0])
+def test_volumes_by_lanczos_where_there_are_many_coordinates(width):
     d = SEARCH.exact_hessian + 10
     far = 20.0 * np.eye(d)[-1]
-    density = gaussians((0.7, np.zeros(d), 1.0), (0.3, far, 1.0))
+    density = gaussians((0.7, np.zeros(d), 1.0), (0.3, far, width))
     modes = found(density, normals(1, d), 1, np.tile(far, (12, 1)), limit=4000)
     assert np.log(modes.mass / (1.0 - modes.mass)) == pytest.approx(np.log(0.3 / 0.7), abs=0.5)
 

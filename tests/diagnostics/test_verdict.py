@@ -21,6 +21,8 @@ from pmm_mcmc.diagnostics.statement import ADJUST, format_with_limit
 from pmm_mcmc.diagnostics.summary import bias_table
 from pmm_mcmc.warmup.stein_identity import Identity, degrees_of_freedom, stein_identity
 
+pytestmark = pytest.mark.quick
+
 RARE = 1e-5
 MORE = "draw more"
 MODEL = (

@@ -18,6 +18,8 @@ from scipy import stats
 from pmm_mcmc.diagnostics import control_variates
 from pmm_mcmc.diagnostics.control_variates import Corrected, Fold, Folds, _Fit, corrected, inverse_normal_matrix
 
+pytestmark = pytest.mark.quick
+
 Z, RARE = 4.5, 1e-5
 NINETY_FIVE = stats.t.isf(0.025, 15)
 

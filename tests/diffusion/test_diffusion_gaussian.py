@@ -15,6 +15,8 @@ from pmm_mcmc.diffusion.gaussian import gains
 from pmm_mcmc.diffusion.interpolation import make_table
 from pmm_mcmc.diffusion.planner import _costs
 
+pytestmark = pytest.mark.quick
+
 LINEAR = {variant: DiffusionSchedule.named("linear", 1000, variant) for variant in ("1a", "1d", "2", "3")}
 PAPER = {"midpoint": "uniform", "frozen": "epsilon"}
 OPTION_1 = {"midpoint": "bernoulli", "frozen": "epsilon"}

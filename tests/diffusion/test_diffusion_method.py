@@ -15,6 +15,8 @@ from pmm_mcmc.diffusion import Blocks
 from pmm_mcmc.diffusion.interpolation import constants, draw_levels, following, make_rows, make_table
 from pmm_mcmc.diffusion.schedule import PREDICTIONS, VARIANTS
 
+pytestmark = pytest.mark.quick
+
 LAWS = ("uniform", "bernoulli", "importance")
 FROZEN = (*PREDICTIONS, 0.3)
 CUTS = {"equal": Blocks.equal(24, 4).edges, "shrinking": Blocks.shrinking(24, 5).edges, "ones": (24, 11, 10, 4, 1, 0)}

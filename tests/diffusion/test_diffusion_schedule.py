@@ -12,6 +12,8 @@ from pmm_mcmc.diffusion import Blocks, DiffusionSchedule, plan_blocks
 from pmm_mcmc.diffusion.interpolation import make_table
 from pmm_mcmc.diffusion.schedule import PREDICTIONS, VARIANTS
 
+pytestmark = pytest.mark.quick
+
 MOST_REFINEMENTS = np.arange(1, 25)
 ALPHA = 1.0 - SHORT
 BAR = np.cumprod(ALPHA)

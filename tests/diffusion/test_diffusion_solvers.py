@@ -14,6 +14,8 @@ from dpm_solver import dpm_solver_sample, dpm_solver_variance, multistep_solver
 
 from pmm_mcmc.diffusion import DiffusionSchedule
 
+pytestmark = pytest.mark.quick
+
 KEY = jax.random.key(12)
 
 

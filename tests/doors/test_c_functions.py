@@ -12,6 +12,8 @@ from pymc.exceptions import SamplingError
 
 import pmm_mcmc as pmm
 
+pytestmark = pytest.mark.quick
+
 RUN = {"draws": 40, "tune": 200, "chains": 2, "random_seed": 1, "progressbar": False}
 RUN["compute_convergence_checks"] = False
 NUMBERS = types.CPointer(types.double)

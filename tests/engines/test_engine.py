@@ -17,6 +17,8 @@ from pmm_mcmc.langevin.methods import GHMC, HARMONIC, OVERDAMPED, UNDERDAMPED, K
 from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
 from pmm_mcmc.model.native import SIGNATURE
 
+pytestmark = pytest.mark.quick
+
 D = 4
 KEY = np.array([2**63 + 12345, 678], dtype=np.uint64)
 COORDINATES = Coordinates(np.array([0.3, -0.2, 0.0, 0.1]), np.array([0.7, 1.2, 0.9, 0.5]))

@@ -31,6 +31,8 @@ from pmm_mcmc.engines.contract import Chunk, Ensemble, TunedParameters, empty_st
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.model.user_density import LogDensity
 
+pytestmark = pytest.mark.longest
+
 STEPS, CHAINS = 60, 5
 ON_JAX = [name for name in SCHEMES if "option 1" not in name]
 

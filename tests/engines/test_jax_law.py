@@ -23,6 +23,8 @@ from pmm_mcmc.langevin.gaussian_law import stationary_covariance
 from pmm_mcmc.langevin.methods import OVERDAMPED, UNDERDAMPED, Scheme
 from pmm_mcmc.langevin.midpoints import IMPORTANCE_POWER
 
+pytestmark = pytest.mark.longest
+
 # -- random numbers ----------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,8 @@ from scipy.stats import chi2, kstest, norm
 
 from pmm_mcmc.engines.numba_shared import fill_normals, start_stream, uniform
 
+pytestmark = pytest.mark.quick
+
 KEYS = [(0, 0, 0), (1, 2, 3), (2**64 - 1, 2**63, 2**40), (0x9E3779B97F4A7C15, 17, 2**64 - 1)]
 
 

@@ -22,6 +22,8 @@ from pmm_mcmc.run import recorders
 from pmm_mcmc.run.storage.store import stored_identity
 from pmm_mcmc.warmup import warm_up
 
+pytestmark = pytest.mark.longest
+
 TESTS = Path(__file__).parents[1] / "support"
 
 

@@ -16,6 +16,8 @@ from transfer_operator import uniform_on_cells
 from pmm_mcmc.langevin.gaussian_law import stationary_covariance, step_maps
 from pmm_mcmc.langevin.methods import OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 
+pytestmark = pytest.mark.quick
+
 UNIT, WELL = Target("N(0, 1)", lambda x: 0.5 * x**2, lambda x: -x), TARGETS["double well"]
 FRICTION, EPS = 2.0, (0.032, 0.008, 0.002)
 KS = {"LMC": lambda a: 1, "K = 4": lambda a: 4, "K = 1 / alpha": lambda a: math.ceil(1 / a), "no bound": lambda a: None}

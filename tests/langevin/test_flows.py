@@ -10,6 +10,8 @@ import pytest
 from pmm_mcmc.engines import numba_shared
 from pmm_mcmc.langevin.flows import Flow, build_flows, flows, select
 
+pytestmark = pytest.mark.quick
+
 NAMES = ("overdamped", "underdamped", "harmonic")
 # For the harmonic flow: under-damped, close to critical on both sides, critical, over-damped.
 FRICTIONS = (0.05, 0.5, 1.0, 1.99, 2.0 - 1e-9, 2.0, 2.0 + 1e-6, 2.01, 5.0, 50.0)

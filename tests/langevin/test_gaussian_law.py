@@ -18,6 +18,8 @@ from pmm_mcmc.langevin.gaussian_law import stationary_covariance, variance_error
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import IMPORTANCE_POWER
 
+pytestmark = pytest.mark.quick
+
 
 def cells(dynamics, option=2, grid="left", power=0.0):
     return Kernel(Scheme.CELLS, dynamics, option, {"left": 0.0, "centred": 0.5}[grid], power)

@@ -21,6 +21,8 @@ from pmm_mcmc.langevin.midpoints import (
     one_cell,
 )
 
+pytestmark = pytest.mark.quick
+
 NAMES = {OVERDAMPED: "overdamped", UNDERDAMPED: "underdamped", HARMONIC: "harmonic"}
 ALMOST_ONE = 1.0 - 2.0**-53
 

@@ -14,6 +14,8 @@ from transfer_operator import Nodes, draws, operator, stationary
 from pmm_mcmc.langevin.gaussian_law import stationary_covariance, variance_error
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 
+pytestmark = [pytest.mark.quick, pytest.mark.longest]
+
 FRICTION = 1.0
 double_well = TARGETS["double well"].drift
 

@@ -26,6 +26,8 @@ from pmm_mcmc.langevin.transitions import (
     refreshed,
 )
 
+pytestmark = pytest.mark.quick
+
 NAMES = {OVERDAMPED: "overdamped", UNDERDAMPED: "underdamped", HARMONIC: "harmonic"}
 DRIFTS = {
     "double well": lambda x: x - x**3,

@@ -18,6 +18,7 @@ from pmm_mcmc.model.hierarchy import law_of
 from pmm_mcmc.model.jax_density import JaxDensity
 
 pytestmark = [
+    pytest.mark.longest,
     pytest.mark.pymc,
     pytest.mark.filterwarnings("ignore::pymc.exceptions.ImputationWarning"),
 ]

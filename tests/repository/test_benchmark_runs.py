@@ -20,11 +20,11 @@ SMALLEST = {
     "wall_clock": (("--samplers", "pmm recycled"), "  pmm recycled "),
 }
 RIGHT, WRONG = "posteriordb/kidiq-kidscore_momhs", "posteriordb/sblri-blr"
-pytestmark = [pytest.mark.process, pytest.mark.pymc]
+pytestmark = [pytest.mark.process, pytest.mark.pymc, pytest.mark.longest]
 
 
 def run(*arguments, folder=ROOT):
-    path = [ROOT, BENCHMARKS, ROOT / "tests" / "support", os.environ.get("PYTHONPATH", "")]
+    path = [ROOT, BENCHMARKS, BENCHMARKS / "shared", os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=540)
@@ -50,7 +50,6 @@ def test_a_small_run_prints_its_table(name):
 
 def test_a_wrong_reference_turns_the_quick_form_red_and_a_right_one_does_not(tmp_path):
     shutil.copytree(BENCHMARKS, tmp_path / "benchmarks")
-    (tmp_path / "tests").symlink_to(ROOT / "tests")
     path = tmp_path / "benchmarks" / "results" / "posteriordb.json"
     references = json.loads(path.read_text())
     moved = references[WRONG.partition("/")[2]]

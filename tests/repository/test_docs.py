@@ -21,6 +21,8 @@ import pytest
 import pmm_mcmc
 from pmm_mcmc.langevin.methods import METHODS
 
+pytestmark = pytest.mark.longest
+
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *([README] if README.exists() else [])]

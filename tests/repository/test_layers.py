@@ -7,7 +7,11 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import pytest
+
 import pmm_mcmc
+
+pytestmark = pytest.mark.quick
 
 PACKAGE = Path(pmm_mcmc.__file__).parent
 FLOORS = (

@@ -7,6 +7,8 @@ import pytest
 
 import pmm_mcmc
 
+pytestmark = pytest.mark.quick
+
 PACKAGE = Path(pmm_mcmc.__file__).parent
 # Words that say how a value came about, or where it stands, and not what it is.
 NO_NOUNS = set(

@@ -16,6 +16,8 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.figure import Figure
 
+pytestmark = pytest.mark.longest
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 # Folders of a machine, and addresses on it.

@@ -10,6 +10,8 @@ from sampling_runs import assert_same, run
 import pmm_mcmc as pmm
 from pmm_mcmc.run.request import _ELSEWHERE, seed_of
 
+pytestmark = pytest.mark.quick
+
 pytest_plugins = ["sampling_fixtures"]
 SHORT = {"draws": 10, "tune": 60, "chains": 2}
 

@@ -11,7 +11,7 @@ import pmm_mcmc as pmm
 from pmm_mcmc.langevin.stability import guard_threshold
 from pmm_mcmc.langevin.transitions import MOST_REFINEMENTS, SUBSTEPS
 
-pytestmark = pytest.mark.pymc
+pytestmark = [pytest.mark.pymc, pytest.mark.quick]
 
 NAN = float("nan")
 

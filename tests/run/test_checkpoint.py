@@ -15,6 +15,8 @@ import pytest
 from pmm_mcmc.run.storage import StoreError, checkpoint
 from pmm_mcmc.run.storage.checkpoint import decode, encode
 
+pytestmark = pytest.mark.quick
+
 
 class Pair(NamedTuple):
     first: Any

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.pymc, pytest.mark.process]
+pytestmark = [pytest.mark.pymc, pytest.mark.process, pytest.mark.longest]
 
 TESTS = Path(__file__).parents[1] / "support"
 

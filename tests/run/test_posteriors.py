@@ -19,6 +19,8 @@ from models import MODELS
 
 import pmm_mcmc as pmm
 
+pytestmark = pytest.mark.longest
+
 REFERENCES = json.loads((Path(__file__).parents[1] / "support" / "references.json").read_text())
 BIAS, Z = 0.05, 4.5
 SAMPLERS = {

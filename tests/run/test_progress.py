@@ -14,6 +14,8 @@ from rich.console import Console
 from pmm_mcmc.run import console as progress
 from pmm_mcmc.run.console import Heartbeat, RunProgress
 
+pytestmark = pytest.mark.quick
+
 RED, BLUE = "38;2;214;39;40", "38;2;31;119;180"
 WIDE = ["Progress", "Chains", "Draw", "Step size", "K", "Gradients", "Unstable", "Grad/s (all)", "Elapsed", "Remaining"]
 SHORT = ["Progress", "Chains", "Draw", "Step", "Grads", "Unst.", "Elapsed", "Left"]

@@ -17,6 +17,8 @@ from pmm_mcmc.engines import jax_engine
 from pmm_mcmc.run import phases, plan, recorders
 from pmm_mcmc.warmup import warm_up
 
+pytestmark = pytest.mark.longest
+
 STATES = ("Trusted: ", "Undecided: ", "Not trusted: ")
 
 pytest_plugins = ["sampling_fixtures"]

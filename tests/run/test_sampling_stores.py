@@ -16,6 +16,8 @@ from pmm_mcmc.run import recorders
 from pmm_mcmc.run.storage import folder
 from pmm_mcmc.run.storage.store import stored_identity
 
+pytestmark = pytest.mark.longest
+
 pytest_plugins = ["sampling_fixtures"]
 
 

@@ -11,6 +11,8 @@ from pmm_mcmc.run.storage import NothingStored, Store, StoreError, open_store
 from pmm_mcmc.run.storage import folder as folders
 from pmm_mcmc.run.storage.store import stored_identity
 
+pytestmark = pytest.mark.quick
+
 pytest_plugins = ["store_fixtures"]
 
 # -- who may write -----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 import pmm_mcmc as pmm
 
-pytestmark = pytest.mark.pymc
+pytestmark = [pytest.mark.pymc, pytest.mark.quick]
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = [pytest.mark.pymc, pytest.mark.process]
+pytestmark = [pytest.mark.pymc, pytest.mark.process, pytest.mark.longest]
 
 # A file with a guarded main part, since spawned processes import it.
 SCRIPT = """

@@ -9,7 +9,7 @@ from step_runs import ADJUSTED, N_DRAWS, N_TUNE, advance, begin, build, every_st
 
 import pmm_mcmc as pmm
 
-pytestmark = pytest.mark.pymc
+pytestmark = [pytest.mark.pymc, pytest.mark.longest]
 
 
 @pytest.fixture(scope="module")

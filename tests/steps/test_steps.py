@@ -19,7 +19,7 @@ from pmm_mcmc.engines.taped_engine import TapedEngine
 from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.steps import pymc_step
 
-pytestmark = pytest.mark.pymc
+pytestmark = [pytest.mark.pymc, pytest.mark.longest]
 
 STATS = {
     "step_size": np.float64,

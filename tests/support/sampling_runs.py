@@ -1,9 +1,5 @@
 """Short runs of ``pmm.sample`` and ``pmm.temper`` that tests share, and what results are compared by."""
 
-import numpy as np
-import pymc as pm
-import pytensor.tensor as pt
-
 import pmm_mcmc as pmm
 
 BACKENDS = ("numba", "jax")
@@ -18,19 +14,6 @@ def run(model, backend="auto", step=None, **options):
 
 def temper(model, backend="auto", **options):
     return pmm.temper(model=model, backend=backend, **QUIET | {"tune": 300, "random_seed": 3} | options)
-
-
-def unequal(d):
-    """Normals of weight 1/2 each with sd 1 at 5 and sd 1/2 at -5, from the prior N(0, 25)."""
-    with pm.Model() as model:
-        x = pm.Normal("x", 0.0, 5.0, shape=d)
-        prior = pm.logp(pm.Normal.dist(0.0, 5.0, shape=d), x).sum()
-        centre = np.zeros(d)
-        centre[0] = 5.0
-        wide = np.log(0.5) - 0.5 * ((x - centre) ** 2).sum()
-        narrow = np.log(0.5) - 2.0 * ((x + centre) ** 2).sum() + d * np.log(2.0)
-        pm.Potential("modes", pt.logaddexp(wide, narrow) - prior)
-    return model
 
 
 def numbers(tree):

@@ -4,7 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from sampling_runs import temper, unequal
+from models import unequal
+from sampling_runs import temper
 
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates

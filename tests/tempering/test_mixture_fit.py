@@ -6,7 +6,8 @@ Random tests at fixed seeds: |z| < 4.5 for each statistic (7e-6).
 import numpy as np
 import pymc as pm
 import pytest
-from sampling_runs import run, temper, unequal
+from models import unequal
+from sampling_runs import run, temper
 from test_ascents import Hills
 
 import pmm_mcmc as pmm

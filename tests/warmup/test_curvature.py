@@ -14,6 +14,8 @@ from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.step_size import allowed_error, safe_step
 
+pytestmark = pytest.mark.quick
+
 POINTS, ITERATIONS = 8, 4
 
 

@@ -15,6 +15,8 @@ from pmm_mcmc.warmup.step_size import safe_step
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.warm_up import Warmup
 
+pytestmark = pytest.mark.quick
+
 PAPER = MethodArguments.checked("PoissonULMC", dynamics="underdamped")
 RECYCLED = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
 OVERDAMPED = MethodArguments.checked("PoissonOLMC", dynamics="overdamped")

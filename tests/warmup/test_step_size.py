@@ -21,6 +21,8 @@ from pmm_mcmc.warmup.step_size import (
 )
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
+pytestmark = pytest.mark.quick
+
 CURVATURES = 1.05 ** np.arange(-120.0, 241.0, 24.0)  # friction / sqrt(L) is then on the grid of remembered steps
 
 

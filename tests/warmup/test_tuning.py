@@ -24,6 +24,8 @@ from pmm_mcmc.warmup.stein_identity import steps_for_autocorrelation
 from pmm_mcmc.warmup.step_size import allowed_error, midpoint_count, safe_step
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
+pytestmark = pytest.mark.longest
+
 # -- scale -------------------------------------------------------------------------------------------------------------
 
 

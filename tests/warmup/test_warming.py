@@ -19,6 +19,8 @@ from pmm_mcmc.warmup.step_size import allowed_error, safe_step
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.warm_up import Warming, learnt_from, shortest_block
 
+pytestmark = pytest.mark.longest
+
 SEEDS = range(5)
 KINDS = {"paper": {"scheme": "paper"}, "recycled": {"scheme": "recycled"}}
 every_kind = pytest.mark.parametrize("kind", KINDS)

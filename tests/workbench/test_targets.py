@@ -1,4 +1,4 @@
-"""The acceptance set (``tests/support/targets.py``): densities, layouts and references belong together.
+"""The acceptance set (``benchmarks/shared/targets.py``): densities, layouts and references belong together.
 
 Exact moments are compared with a quadrature of the models' own log densities, to rounding; those of eight schools, a
 quadrature themselves, with importance sampling from the prior: |z| < 5.5 for each of 40 moments, a false-alarm rate of
@@ -19,7 +19,7 @@ from models import lkj
 from pymc.pytensorf import join_nonshared_inputs
 from pytensor.compile.mode import Mode
 from pytensor.graph.replace import vectorize_graph
-from targets import TARGETS, b2, reference
+from targets import TARGETS, reference
 
 from pmm_mcmc.model.pymc_density import flat_layout
 from pmm_mcmc.workbench.targets import gallery
@@ -109,16 +109,6 @@ def test_exact_moments_against_quadrature_of_the_density(name):
     np.testing.assert_allclose(first / scale, known.mean[list(axes)] / scale, atol=1e-9)
     np.testing.assert_allclose(second, known.second[list(axes)], rtol=1e-9)
     np.testing.assert_allclose(fourth - second**2, known.variance_of_square[list(axes)], rtol=1e-8)
-
-
-@pytest.mark.parametrize("name", CHARTS)
-def test_all_coordinates_of_a_kind_have_the_same_moments(name):
-    known, (_, _, axes, *_) = reference(name), CHARTS[name]
-    kinds = {"banana": [5, 5], "rosenbrock36": [18, 18], "funnel10": [1, 9], "mixture20": [1, 19]}[name]
-    for kind, axis in zip(np.split(np.arange(len(known.mean)), np.cumsum(kinds)[:-1]), axes, strict=True):
-        assert axis in kind
-        for field in vars(known).values():
-            assert np.all(field[kind] == field[axis])
 
 
 @pytest.mark.parametrize("name", ["gaussian100", "gaussian1000", "rotated100"])
@@ -262,24 +252,3 @@ def test_draws_are_put_back_on_the_flat_unconstrained_vector():
     assert begin == 13 and {"cov", "mu", "scale", "weights"} == set(parts)
     flat = make_references.flat_draws(model, {"posterior": xr.DataTree(xr.Dataset(parts))})
     np.testing.assert_allclose(flat, x, rtol=1e-12, atol=1e-12)
-
-
-def test_b2_is_the_squared_error_in_units_of_the_spread_of_the_square():
-    known = reference("gaussian100")
-    off = known.second + 0.1 * np.sqrt(known.variance_of_square)
-    np.testing.assert_allclose(b2(off, known), 0.01)
-    assert b2(np.stack([off, known.second]), known).shape == (2, 100)
-    assert np.all(b2(known.second, known) == 0)
-
-
-def test_bad_input_is_named():
-    with pytest.raises(ValueError, match=r"estimate_of_second has shape \(3,\), but the reference has 100"):
-        b2(np.zeros(3), reference("gaussian100"))
-    with pytest.raises(ValueError, match="no target 'gaussian'; there are: gaussian100, "):
-        reference("gaussian")
-
-
-def test_the_list_is_complete():
-    assert all(name == target.name for name, target in TARGETS.items())
-    assert {name for name, target in TARGETS.items() if not target.trustworthy} == {"funnel10", "eight_schools_centred"}
-    assert len(TARGETS) == 16

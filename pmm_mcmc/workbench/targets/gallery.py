@@ -21,7 +21,7 @@ _DATA = Path(__file__).parent / "data"
 
 
 def stored_reference(name: str) -> Reference:
-    """Return the moments of a target: by a formula or quadrature (``tests/support/exact_moments.py``) or a long run."""
+    """Return the moments of a target: by a formula or quadrature (``benchmarks/shared``) or a long run."""
     return Reference(**json.loads((_DATA / "references.json").read_text(encoding="utf-8"))[name])
 
 

@@ -1,9 +1,10 @@
-"""Posteriors of the kinds that people fit, for tests against references (``make_references.py``)."""
+"""Posteriors of the kinds that people fit, for tests against references and benchmarks."""
 
 from __future__ import annotations
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 from sklearn.datasets import load_breast_cancer
 
 from pmm_mcmc.workbench.targets.gallery import velocities
@@ -122,4 +123,17 @@ def noisy_walk(seed: int) -> pm.Model:
         step, noise = pm.LogNormal("step", 0, 2), pm.LogNormal("noise", 0, 2)
         walk = pm.GaussianRandomWalk("walk", sigma=step, init_dist=pm.Normal.dist(0, step), steps=29)
         pm.Normal("y", walk[seen], noise, observed=y[seen])
+    return model
+
+
+def unequal(d: int) -> pm.Model:
+    """Build normals of weight 1/2 each with sd 1 at 5 and sd 1/2 at -5, from the prior N(0, 25)."""
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 5.0, shape=d)
+        prior = pm.logp(pm.Normal.dist(0.0, 5.0, shape=d), x).sum()
+        centre = np.zeros(d)
+        centre[0] = 5.0
+        wide = np.log(0.5) - 0.5 * ((x - centre) ** 2).sum()
+        narrow = np.log(0.5) - 2.0 * ((x + centre) ** 2).sum() + d * np.log(2.0)
+        pm.Potential("modes", pt.logaddexp(wide, narrow) - prior)
     return model

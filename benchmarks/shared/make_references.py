@@ -1,6 +1,6 @@
 """Write ``target_references.json``: moments by long runs of NUTS, for the targets that have no exact ones.
 
-``python tests/support/make_references.py [name ...]`` takes about a quarter of an hour for all; nutpie is used where it
+``python benchmarks/shared/make_references.py [name ...]`` takes about a quarter of an hour for all; nutpie is used where it
 is installed, and PyMC's own NUTS elsewhere.
 """
 
