@@ -23,6 +23,7 @@ COSTS = {
     "diffusion": "minutes; --quick: half a minute",
     "first_call": "half a minute a model; --beside: two minutes",
     "gate": "half a minute a model, an hour and a half in all; --quick: half a minute",
+    "gaussian_blocks": "a minute a model",
     "hierarchies": "minutes a model",
     "ladder": "seconds a run, half a minute for each target: an hour in all; --seeds",
     "many_chains": "minutes a table",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -48,6 +48,9 @@ _STATES = {
     "mcse": UNDECIDED,
     "unmeasured": UNDECIDED,
 }
+# Reasons that chains are slow, and how many times as many draws are much.
+_SLOW = ("divergences", "identity", "r_hat", "equilibration", "neck")
+_MUCH_MORE = 2.0
 _COLOURS = {TRUSTED: "#2e7d32", UNDECIDED: "#b26a00", NOT_TRUSTED: "#b71c1c"}
 
 
@@ -162,10 +165,10 @@ def reason_of_largest(
     return Reason(code, text.format(label=label, value=shown, limit=against), remedy, label, value, limit)
 
 
-def verdict_of(reasons: Iterable[Reason], good: str, note: str = "") -> Verdict:
+def verdict_of(reasons: Iterable[Reason], good: str, note: str = "", block: Sequence[str] = ()) -> Verdict:
     """Return the verdict of the reasons or, if there are none, a trusted one with the sentence ``good``.
 
-    ``note`` ends either.
+    ``note`` ends either.  ``block`` are variables that could be integrated out, the first remedy for slow chains.
     """
     ordered = sorted(reasons, key=lambda reason: list(_STATES).index(reason.code))
     if not ordered:
@@ -184,5 +187,8 @@ def verdict_of(reasons: Iterable[Reason], good: str, note: str = "") -> Verdict:
         overlapping = any(reason.code == "r_hat" and reason.remedy == MORE for reason in ordered)
         remedy += ", or reparametrise" * overlapping
         remedy += "; if there are several modes, use pmm.temper()" * (overlapping and times > _MANY_TIMES)
+    if block and (decisive[0].code in _SLOW or times > _MUCH_MORE):
+        choices = ", ".join(f"'{name}': 'integrated'" for name in block)
+        remedy = f"integrate {' and '.join(block)} out: pass reparametrise={{{choices}}}; or {remedy}"
     sentence = f"{state.capitalize()}: {'; '.join(map(str, decisive))}. {remedy[0].upper()}{remedy[1:]}."
     return Verdict(state, sentence + note, tuple(ordered))

@@ -45,7 +45,8 @@ def judge(run: Run) -> Verdict:
     if len(walls) == len(reasons):
         good = _description(run) + "".join(f" {wall}: {wall.remedy}." for wall in walls)
         reasons = []
-    return verdict_of(reasons, good, ladder_description(run.ladder, not reasons))
+    block = run.findings.get("block", [])
+    return verdict_of(reasons, good, ladder_description(run.ladder, not reasons), block)
 
 
 def checks_of(run: Run) -> tuple[Callable[[Run], Reason | None], ...]:

@@ -165,7 +165,16 @@ class MethodArguments:
         """
         if self.reparametrise == "no" or self.scaling is not None:
             return None
-        return {} if self.reparametrise == "auto" else dict(self.reparametrise)  # type: ignore[arg-type]
+        return {name: choice for name, choice in self._choices if choice != "integrated"}
+
+    @property
+    def integrated(self) -> list[str]:
+        """The variables that are requested to be integrated out."""
+        return [name for name, choice in self._choices if choice == "integrated"]
+
+    @property
+    def _choices(self) -> tuple[tuple[str, str], ...]:
+        return () if isinstance(self.reparametrise, str) else self.reparametrise
 
     @property
     def fixed_K(self) -> int | None:
@@ -237,10 +246,10 @@ def _reparametrise(value: Any) -> str | tuple[tuple[str, str], ...]:
             "'noncentred'}"
         )
     for name, choice in value.items():
-        if not isinstance(name, str) or choice not in ("centred", "noncentred", "auto"):
+        if not isinstance(name, str) or choice not in ("centred", "noncentred", "integrated", "auto"):
             raise ValueError(
                 f"reparametrise={dict(value)!r}: {name!r}: {choice!r} must be the name of a variable with 'centred', "
-                "'noncentred' or 'auto'"
+                "'noncentred', 'integrated' or 'auto'"
             )
     return tuple(sorted((name, choice) for name, choice in value.items() if choice != "auto"))
 

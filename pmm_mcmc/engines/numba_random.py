@@ -14,7 +14,7 @@ import math
 import numba
 import numpy as np
 
-__all__ = ["fill_normals", "start_stream", "uniform"]
+__all__ = ["fill_normals", "normals_of_draws", "start_stream", "uniform"]
 
 _LAYERS = 256  # of the ziggurat
 _TAIL = 3.6541528853610088  # start of the tail
@@ -120,3 +120,26 @@ def fill_normals(state, out):
     state[1] = b
     state[2] = c
     state[3] = counter
+
+
+@numba.njit(cache=True)
+def _fill_rows(keys, out):
+    state = np.empty(4, dtype=np.uint64)
+    for i in range(len(out)):
+        start_stream(state, keys[i, 0], keys[i, 1], 0)
+        fill_normals(state, out[i])
+
+
+def normals_of_draws(position: np.ndarray, n_grad: np.ndarray, width: int) -> np.ndarray:
+    """Return standard normals ``(..., width)`` for draws at positions ``(..., d)`` after so many gradients ``(...)``.
+
+    They are keyed by both, and so independent of each other, and the same however a run is cut into chunks: a chain
+    whose move was rejected is where it was, but has spent more gradients.
+    """
+    d = position.shape[-1]
+    multipliers = np.random.SFC64(0).random_raw(d) | np.uint64(1)
+    bits = np.ascontiguousarray(position, dtype=float).reshape(-1, d).view(np.uint64)
+    keys = np.column_stack([(bits * multipliers).sum(axis=1, dtype=np.uint64), n_grad.ravel().astype(np.uint64)])
+    out = np.empty((len(keys), width))
+    _fill_rows(keys, out)
+    return out.reshape(*position.shape[:-1], width)

@@ -137,7 +137,11 @@ def model_starts(model: Any, vars: Any, initvals: Any, chains: int) -> tuple[np.
     ``vars`` are the model's value variables in flat order.  ``initvals`` are those of ``pm.sample``, checked by
     :func:`pmm_mcmc.model.checks.check_initvals`: values of random variables by name, or a list of them, one per chain.
     """
-    points = [flat_position(_point_function(model, values)(0), vars) for values in for_chains(initvals, chains)]
+    names = {*(rv.name for rv in model.free_RVs), *(var.name for var in vars)}  # not those that are integrated out
+    points = []
+    for values in for_chains(initvals, chains):
+        within = None if values is None else {n: v for n, v in values.items() if getattr(n, "name", n) in names}
+        points.append(flat_position(_point_function(model, within)(0), vars))
     return np.stack(points)[np.arange(chains) % len(points)], initvals is None
 
 

@@ -11,13 +11,15 @@ import xarray as xr
 
 from pmm_mcmc._version import __version__
 
-__all__ = ["ResultTree", "flat_names", "in_blocks"]
+__all__ = ["BLOCK_LOGP", "ResultTree", "flat_names", "in_blocks"]
 
 # ArviZ would look the version up in the files of the installation, for each group anew.
 _LIBRARY = {"inference_library": "pmm_mcmc", "inference_library_version": __version__}
 # In PyMC's order.  These have the attributes of the run.
 _RUN = ("warmup_posterior", "posterior", "warmup_sample_stats", "sample_stats")
 _SAMPLE_DIMS = ["chain", "draw"]
+# The log density of what was drawn of a Gaussian block, given the rest.
+BLOCK_LOGP = "block_logp"
 # Statistics kept in the precision of the engine: they are most of the stored bytes.
 _AS_GIVEN = ("gradient", "unconstrained", "noncentred")
 
@@ -70,12 +72,17 @@ class ResultTree:
         The function that returns free variables on their own scale, and deterministics, at unconstrained positions
         ``(chain, n, d)``, with the names, order and dtypes of ``pm.sample``'s posterior, ``(chain, n, *shape)``; ``n``
         may be 0.
+    noise, draws
+        Of a model with variables that were integrated out: how many standard normals draw them, 0 otherwise; and the
+        function of positions and these numbers that returns the values, and the log density of what was drawn.
     """
 
     names: list[str]
     values: Callable[[np.ndarray], dict[str, np.ndarray]]
     _coords_and_dims: Callable[[], tuple[dict[str, Any], dict[str, Any]]]
     _data: Callable[[], dict[str, dict[str, Any]]]
+    noise: int = 0
+    draws: Callable[[np.ndarray, np.ndarray], tuple[dict[str, np.ndarray], np.ndarray]] | None = None
 
     @classmethod
     def of_vector(cls, ndim: int) -> ResultTree:

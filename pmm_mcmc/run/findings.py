@@ -23,6 +23,7 @@ from pmm_mcmc.diagnostics.verdict import judge
 from pmm_mcmc.engines.contract import chains_of, evaluated_at, in_model_coordinates
 from pmm_mcmc.model.checks import flat_priors
 from pmm_mcmc.model.hierarchy import family_of
+from pmm_mcmc.model.result_tree import BLOCK_LOGP
 from pmm_mcmc.run.former_run import Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.positions import Unconstraining, check_near, density_at, draws_of_prior
@@ -161,8 +162,9 @@ def attributes_of(plan: SamplingPlan, run: Run, draws: xr.DataArray | None, sear
             searches = _searches(plan, run, draws)
         except Exception:  # no error here may lose the draws
             _log.exception("Other modes, jumps and necks were not looked for, for an error in it; the draws are kept")
-    if plan.model is not None:
-        searches["free"] = [rv.name for rv in plan.model.free_RVs]
+    if plan.free:
+        searches["free"] = plan.free
+        searches["block"] = plan.block
     return _noncentring_of(plan, run, draws) | findings_of(searches)
 
 
@@ -288,8 +290,9 @@ def _searched(run: reading.Run, model: Model) -> dict[str, Any]:
     """Return the findings of a search for other modes and labels beside some of the draws."""
     plan = SamplingPlan.of(Request(model=model, random_seed=0))
     chains, rows = evenly_spaced(run.chains, run.draws, _COMPUTED)
-    if "unconstrained" in run.stats:
-        x = np.asarray(run.stats["unconstrained"].isel(chain=chains, draw=rows).values, dtype=float)
+    positions = run.stats.get("unconstrained")
+    if positions is not None and BLOCK_LOGP not in run.stats:  # those of a Gaussian block are not kept
+        x = np.asarray(positions.isel(chain=chains, draw=rows).values, dtype=float)
         x = x.reshape(-1, x.shape[-1])
     else:
         x = Unconstraining(plan).of_posterior(run.posterior.isel(chain=chains, draw=rows))

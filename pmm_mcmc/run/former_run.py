@@ -21,6 +21,7 @@ from pmm_mcmc.engines.contract import (
     in_model_coordinates,
     log_det_of,
 )
+from pmm_mcmc.model.result_tree import BLOCK_LOGP
 from pmm_mcmc.run.driver import Groups
 from pmm_mcmc.run.storage import StoreError, open_store
 from pmm_mcmc.run.storage.checkpoint import decode
@@ -224,9 +225,10 @@ class FinishedRun(NamedTuple):
         d = len(self.setting.coordinates.centre)
         if "unconstrained" in stats and stats.sizes["draw"]:
             chains, rows = evenly_spaced(stats.sizes["chain"], stats.sizes["draw"], number)
-            chosen_draws = stats[["unconstrained", "lp"]].isel(chain=chains, draw=rows)
+            chosen_draws = stats.isel(chain=chains, draw=rows)
             x = chosen_draws["unconstrained"].values.reshape(-1, d).astype(float)
-            return x, chosen_draws["lp"].values.ravel()
+            lp = chosen_draws["lp"].values.ravel()
+            return x, lp - chosen_draws[BLOCK_LOGP].values.ravel() if BLOCK_LOGP in stats else lp
         ensemble = self.run.warming.ensemble
         chosen = np.unique(np.linspace(0, len(ensemble.state) - 1, number).astype(int))
         last = chains_of(ensemble.state[chosen])

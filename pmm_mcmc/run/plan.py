@@ -6,24 +6,29 @@ import dataclasses
 import functools
 import json
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 
 from pmm_mcmc._version import __version__
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, Engine, evaluated_at
 from pmm_mcmc.engines.numba_engine import NumbaEngine
+from pmm_mcmc.engines.numba_random import normals_of_draws
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.engines.taped_engine import c_engine_of, engine_of
+from pmm_mcmc.model.block_choice import block_that_pays
+from pmm_mcmc.model.block_draws import drawn_back
 from pmm_mcmc.model.checks import check_initvals, check_model, model_of, refuse_what_does_not_fit
+from pmm_mcmc.model.gaussian_block import gaussian_names, integrated_model
 from pmm_mcmc.model.initial_points import initial_point, vector_starts
 from pmm_mcmc.model.outputs import model_layout
 from pmm_mcmc.model.pymc_density import flat_layout, log_density, periods_of
-from pmm_mcmc.model.result_tree import ResultTree, flat_names
+from pmm_mcmc.model.result_tree import BLOCK_LOGP, ResultTree, flat_names
 from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.model.user_density import LogDensity
 from pmm_mcmc.run import devices
@@ -62,7 +67,11 @@ class SamplingPlan:
     var_names
         The variables in the result, None for all.
     model, density
-        The PyMC model or, without one, the log density, which may know names, a prior, and why it is not finite.
+        The PyMC model, without variables that are integrated out; or, without one, the log density, which may know
+        names, a prior, and why it is not finite.
+    free, block
+        Names of the free variables of a PyMC model, those that are integrated out included; of those that could be, and
+        are not.
     prior_sampler
         On a ladder from the prior, a function of a key and a number that draws from it.
     """
@@ -77,6 +86,8 @@ class SamplingPlan:
     var_names: list[str] | None = None
     model: Any = None
     density: LogDensity | None = None
+    free: list[str] | None = None
+    block: list[str] = field(default_factory=list)
     prior_sampler: Callable[[Sequence[int], int], np.ndarray] | None = None
 
     @classmethod
@@ -87,10 +98,10 @@ class SamplingPlan:
         """
         step = request.step
         if step is None:
-            arguments = MethodArguments.checked("PoissonULMC", scheme="auto")
+            arguments = MethodArguments.checked("PoissonULMC", scheme="auto", reparametrise=request.reparametrise)
             step = PoissonULMC.of_arguments(arguments)
         backend = request.backend if request.on_tape else devices.backend_of(request.model, request.backend)
-        request = dataclasses.replace(request, step=step)
+        request = dataclasses.replace(request, step=step, reparametrise="auto")
         request.check_backend(backend)
         request = dataclasses.replace(request, adjusted=request.adjusted or step.arguments.kernel.adjusted)
         if isinstance(request.model, LogDensity):
@@ -109,6 +120,11 @@ class SamplingPlan:
         if not request.step.free:
             raise ValueError("step was made for a PyMC model: for a LogDensity make it outside any")
         arguments.check_coordinates(density.d)
+        if arguments.integrated:
+            raise ValueError(
+                f"reparametrise: {', '.join(arguments.integrated)} cannot be integrated out of a LogDensity, whose "
+                "graph nobody knows; write it as a PyMC model, or leave it out"
+            )
         if request.start is not None:
             request.start.check(arguments, density.layout.names)
         if request.initvals is not None:
@@ -140,13 +156,27 @@ class SamplingPlan:
         point = initial_point(model)
         check_model(model, point, arguments.method)
         check_initvals(model, request.initvals, request.chains)
-        vars = list(model.value_vars)
-        _check_vars(request.step, vars)
+        _check_vars(request.step, list(model.value_vars))
         var_names = _chosen(request.var_names, [rv.name for rv in model.unobserved_RVs])
+        model_of_draws = model
+        block = integrated_model(model, point, arguments.integrated)
+        if block is None and request.integrates:
+            block = block_that_pays(model, point, arguments.noncentring or {})
+        if block is not None and (request.precision, pytensor.config.floatX) != ("float64", "float64"):
+            raise ValueError(
+                f"reparametrise: {', '.join(block.names)} cannot be integrated out in single precision, in which "
+                "determinants are lost; leave precision= and floatX at float64, or reparametrise out"
+            )
+        if block is not None:
+            model = block.rest
+            point = {var.name: point[var.name] for var in model.value_vars}
+        vars = list(model.value_vars)
         if request.start is not None:
             parts = flat_layout(vars, point)
             request.start.check(arguments, flat_names([(name, shape) for name, shape, *_ in parts]))
         announce(f"{request.description}: [{', '.join(rv.name for rv in model.free_RVs)}]")
+        if block is not None:
+            announce(block.words)
         sampler = None
         if request.reference is None:
             density = log_density(vars, model, point, _noncentring(request))
@@ -172,10 +202,16 @@ class SamplingPlan:
             elif backend == "tape":
                 engine = engine.tape
         engine.periods = periods_of(vars, model)
-        layout = model_layout(model, vars, point, "jax" if backend == "jax" else "numba")
+        outputs = "jax" if backend == "jax" else "numba"
+        if block is None:
+            layout = model_layout(model, vars, point, outputs)
+        else:
+            layout = drawn_back(block, model_of_draws, outputs)
         return cls._of_engine(
-            request, engine, backend, layout, centre, model=model, var_names=var_names, prior_sampler=sampler
-        )
+            request, engine, backend, layout, centre, model=model, var_names=var_names, prior_sampler=sampler,
+            free=[rv.name for rv in model_of_draws.free_RVs],
+            block=gaussian_names(model, point) if block is None and request.integrates else [],
+        )  # fmt: skip
 
     @classmethod
     def _of_engine(
@@ -192,6 +228,8 @@ class SamplingPlan:
         if engine.structure.is_identity:
             excluded.add("noncentred")
         statistics = tuple("lp" if name == "model_logp" else name for name in kinds if name not in excluded)
+        if layout.draws is not None:
+            statistics += (BLOCK_LOGP,)
         setting = tuple(name for name in _SETTING if name in kinds)
         if request.adjusted and request.adapts and not arguments.kernel.adjusted:
             setting = ()  # the group of the equilibration has it
@@ -258,7 +296,9 @@ class SamplingPlan:
 
     def values(self, position: np.ndarray) -> Groups:
         """Return the named values ``(chain, n, ...)`` of draws ``(chain, n, d)``, by group."""
-        values = self.layout.values(position)
+        return self._chosen(self.layout.values(position))
+
+    def _chosen(self, values: Mapping[str, np.ndarray]) -> Groups:
         return {"posterior": {n: values[n] for n in values if self.var_names is None or n in self.var_names}}
 
     def groups_of(self, chunk: Chunk, noncentring: Any, n_grad: np.ndarray, prefix: str) -> Groups:
@@ -270,9 +310,15 @@ class SamplingPlan:
         )
         # Control variates need no more than single precision.
         gradient = gradient.astype(np.float32) if self.request.adjusted and "gradient" in self.statistics else gradient
-        groups = {prefix + name: values for name, values in self.values(x).items()}
         columns = columns_of(chunk, n_grad, q, gradient)
         columns["lp"] = columns.pop("model_logp")
+        if self.layout.draws is None:
+            values = self.layout.values(x)
+        else:
+            noise = normals_of_draws(x, columns["n_grad_total"], self.layout.noise)
+            values, columns[BLOCK_LOGP] = self.layout.draws(x, noise)
+            columns["lp"] = columns["lp"] + columns[BLOCK_LOGP]
+        groups = {prefix + name: arrays for name, arrays in self._chosen(values).items()}
         groups[prefix + "sample_stats"] = {name: columns[name] for name in self.statistics}
         return groups
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 import xarray as xr
 
 from pmm_mcmc.engines.arguments import MethodArguments, check_choice, unknown_argument
@@ -97,6 +98,8 @@ class Request:
     ----------
     draws
         The number of draws, those of a finished run included, or "auto".
+    reparametrise
+        That of the step where none is given.
     adjusted
         Whether draws are adjusted, by a kernel whose stationary law is the posterior.
     seed
@@ -105,11 +108,14 @@ class Request:
         The run from which this one starts.
     finished_run
         The result in memory that is continued.
+    replaces_data
+        Whether data of the model will be others in the course of the run.
     ladder, reference
         Those of a ladder of temperatures, of :func:`pmm_mcmc.temper`; None without one.
     """
 
     step: Any = None
+    reparametrise: Any = "auto"
     model: Any = None
     chains: int = CHAINS
     draws: Any = DRAWS
@@ -133,6 +139,7 @@ class Request:
     callback: Callable[[FinishedChunk], None] | None = None
     progressbar: bool = True
     compute_convergence_checks: bool = True
+    replaces_data: bool = False
 
     def __post_init__(self) -> None:
         """Check each field."""
@@ -146,6 +153,12 @@ class Request:
             check_count("cores", self.cores, 1)
         if not isinstance(self.adjusted, bool | np.bool_):
             raise ValueError(f"adjusted={self.adjusted!r}: must be True or False")
+        if self.step is not None and self.reparametrise != "auto":
+            name = type(self.step).__name__
+            raise ValueError(
+                f"reparametrise={self.reparametrise!r} beside step=: give it to the step, as in "
+                f"step=pmm.{name}(..., reparametrise={self.reparametrise!r})"
+            )
         if self.start is not None:
             self._check_start()
         if self.resume and self.store is None:
@@ -194,6 +207,12 @@ class Request:
         if isinstance(self.model, LogDensity):
             return False
         return self.backend == "tape" or (self.backend == "auto" and default)
+
+    @property
+    def integrates(self) -> bool:
+        """Whether a Gaussian block may be integrated out without being asked for."""
+        auto = self.arguments.noncentring is not None and self.adapts and self.reference is None
+        return auto and not self.replaces_data and (self.precision, pytensor.config.floatX) == ("float64", "float64")
 
     @property
     def adapts(self) -> bool:

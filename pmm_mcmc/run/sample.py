@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -34,6 +34,7 @@ def sample(
     draws: int | Literal["auto"] = DRAWS,
     *,
     step: Step | None = None,
+    reparametrise: str | bool | Mapping[str, str] = "auto",
     tune: int = 1000,
     chains: int | None = None,
     model: Model | None = None,
@@ -67,6 +68,12 @@ def sample(
     step
         The method with its arguments, such as ``pmm.PoissonULMC(K=16)``, created inside the model or outside any; the
         draws are then its own, unless ``adjusted`` is True.  Default: warm-up by ``PoissonULMC()``, adjusted draws.
+    reparametrise
+        Without ``step``, which has its own: how variables are sampled, their draws are in the model's own terms all the
+        same.  "auto": children of a hierarchy are non-centred to the degree that warm-up learns; False: as written.  A
+        dict decides for the named variables: "centred", "noncentred", or **"integrated"**: normal variables that are
+        Gaussian given the rest, as effects and coefficients in the mean of a normal likelihood, are integrated out of
+        it, together, and drawn back exactly, an independent draw for each of the rest.
     tune
         Largest number of transitions of each chain in warm-up, and in equilibration.
     chains
@@ -186,6 +193,7 @@ def sample(
     request = Request(
         draws=draws,
         step=method,
+        reparametrise=reparametrise,
         tune=tune,
         chains=CHAINS if chains is None else chains,
         model=model,

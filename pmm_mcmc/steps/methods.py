@@ -67,7 +67,8 @@ _TEXTS = {
         "auto" (default): the children of a hierarchical model are sampled non-centred.  The degree is learnt in warm-up
         for each element, the parents are read from the model's graph, and draws are in the model's own parameters.
         False: the model is sampled as written.  A dict such as ``{"theta": "centred", "b": "noncentred"}`` decides for
-        the named variables; others are "auto".  See also :func:`pmm_mcmc.noncentring`.
+        the named variables; others are "auto".  ``"integrated"``, in ``pmm.sample`` alone, integrates normal variables
+        out and draws them back.  See also :func:`pmm_mcmc.noncentring`.
     keep_gradients
         Store gradient and unconstrained position of every draw in ``sample_stats`` (default), for
         :func:`pmm_mcmc.summary`: two more numbers for each draw and coordinate.  It has an effect only if the step

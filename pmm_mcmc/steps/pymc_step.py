@@ -167,6 +167,11 @@ class LangevinStep(WithSamplingState):
     def _prepare(self, start: PointType | None = None) -> None:
         """Compile and learn what chains need; outside PyMC's loop for a chain at ``start``."""
         options = options_of_call()
+        if self.arguments.integrated:
+            raise ValueError(
+                f"reparametrise: {', '.join(self.arguments.integrated)} cannot be integrated out by pm.sample, which "
+                "records what the step moves: call pmm.sample(step=...) with the same step, or leave it out"
+            )
         self._refuse_shared_variables(options.get("provided_steps") or [])
         self._last_chain = int(options.get("chains", 1)) - 1
         self._binding = self.binding.adapting(options.get("tune") != 0)

@@ -122,9 +122,15 @@ def temper(
     """
     refuse_unknown(others, temper)
     name, jax = backend_of(backend)
+    method = one_step(step, draws)
+    if method is not None and method.arguments.integrated:
+        raise ValueError(
+            f"step: {', '.join(method.arguments.integrated)} cannot be integrated out: a ladder samples all variables; "
+            "leave reparametrise out"
+        )
     request = Request(
         draws=draws,
-        step=one_step(step, draws),
+        step=method,
         tune=tune,
         chains=chains,
         ladder=ladder,

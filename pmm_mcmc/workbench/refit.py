@@ -435,8 +435,14 @@ class Study:
         method = one_step(step, DRAWS)
         former = None if start is None else FinishedRun.of_start(start)
         request = Request(
-            model=inputs.model, step=method, adjusted=method is None, start=former, backend="numba", **options
-        )
+            model=inputs.model, step=method, adjusted=method is None, start=former, backend="numba",
+            replaces_data=True, **options,
+        )  # fmt: skip
+        if method is not None and method.arguments.integrated:
+            raise ValueError(
+                f"step: {', '.join(method.arguments.integrated)} cannot be integrated out of data that each fit has "
+                "anew; leave reparametrise out"
+            )
         self._cores = request.cores or devices.cores()
         self._request = dataclasses.replace(request, cores=1)  # of each process
         self.seed = fresh_seed() if self._request.seed is None else self._request.seed
