@@ -2,7 +2,7 @@
 
 Each row is a process of its own.  It samples a Gaussian, first few draws, so that everything is imported and compiled,
 and then the run of the row, verdict included.  Measured is the highest resident memory of that run above what the
-process had before it; predicted is what :func:`pmm_mcmc.sample` expects (``pmm_mcmc/run/memory.py``).
+process had before it; predicted is what :func:`pmm_mcmc.sample` expects (``pmm_mcmc/run/recorders.py``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from posteriors import alone
 
 import pmm_mcmc as pmm
 from pmm_mcmc.run import recorders as module
-from pmm_mcmc.run.memory import peak_bytes
+from pmm_mcmc.run.recorders import peak_bytes
 
 # Chains, coordinates, draws of each chain.
 SIZES = ["10000,25,60", "1000,2500,20", "64,100000,20"]

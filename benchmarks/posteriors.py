@@ -102,10 +102,10 @@ def failures_of(stats: Any) -> int:
     return int(stats["unstable" if "unstable" in stats else "diverging"].sum())
 
 
-def judged(tree: Any) -> dict[str, Any]:
-    """Return what the run says of itself."""
+def judged(tree: Any, model: Any = None) -> dict[str, Any]:
+    """Return what the run says of itself, or by the density of its model."""
     try:
-        verdict = pmm.verdict(tree)
+        verdict = pmm.verdict(tree, model=model)
     except ValueError as error:
         return {"state": "not judged", "sentence": str(error).splitlines()[0]}
     state = getattr(verdict, "state", "trusted" if verdict.trusted else "not trusted")

@@ -40,7 +40,7 @@ if not logging.root.handlers:
 
 _NAMES = {
     **dict.fromkeys(("GHMC", "MALA", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"), "pmm_mcmc.steps.methods"),
-    "Jax": "pmm_mcmc.run.devices",
+    "Jax": "pmm_mcmc.run.request",
     "LogDensity": "pmm_mcmc.model.user_density",
     "StopSampling": "pmm_mcmc.run.driver",
     "StoreError": "pmm_mcmc.run.storage",
@@ -81,9 +81,9 @@ if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.labels import relabel
     from pmm_mcmc.diagnostics.summary import noncentring, summary
     from pmm_mcmc.model.user_density import LogDensity
-    from pmm_mcmc.run.devices import Jax
     from pmm_mcmc.run.driver import StopSampling
     from pmm_mcmc.run.findings import verdict
+    from pmm_mcmc.run.request import Jax
     from pmm_mcmc.run.sample import extend, sample
     from pmm_mcmc.run.storage import StoreError
     from pmm_mcmc.run.storage import open_store as open

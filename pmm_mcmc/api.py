@@ -17,6 +17,7 @@ from pmm_mcmc.diagnostics.summary import summary, with_numbers
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.diagnostics.verdict import judge
 from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.contract import density_at
 from pmm_mcmc.langevin.methods import METHODS
 from pmm_mcmc.model.checks import check_discrete, check_free, model_of
 from pmm_mcmc.model.functions import model_cache, python_function, python_mode
@@ -27,23 +28,19 @@ from pmm_mcmc.model.noncentred_density import noncentred_op
 from pmm_mcmc.model.outputs import coords_and_dims
 from pmm_mcmc.model.result_tree import ResultTree, flat_names, in_blocks
 from pmm_mcmc.model.user_density import LogDensity, check_ndim
-from pmm_mcmc.run import devices
-from pmm_mcmc.run.devices import check_count
-from pmm_mcmc.run.driver import Gathered, Groups
-from pmm_mcmc.run.findings import verdict
+from pmm_mcmc.run.beginning import begun, starts
+from pmm_mcmc.run.console import DRAWINGS, clock, console, write
+from pmm_mcmc.run.driver import Gathered, Groups, StopRequest, stop_on_signals
+from pmm_mcmc.run.findings import unconstraining_of, verdict
 from pmm_mcmc.run.former_run import FinishedRun
 from pmm_mcmc.run.phases import Sampling
-from pmm_mcmc.run.plan import SamplingPlan
-from pmm_mcmc.run.positions import density_at, starts, unconstraining_of
-from pmm_mcmc.run.progress import DRAWINGS, clock, console, write
-from pmm_mcmc.run.request import Model, Request, Seed, Step, fresh_seed, one_step
+from pmm_mcmc.run.plan import SamplingPlan, cores
+from pmm_mcmc.run.request import Model, Request, Seed, Step, check_count, fresh_seed, one_step
 from pmm_mcmc.run.sample import sample
-from pmm_mcmc.run.signals import StopRequest, stop_on_signals
 from pmm_mcmc.run.stopping import DRAWS, StoppingRule
 from pmm_mcmc.run.storage.checkpoint import decode, encode
 from pmm_mcmc.run.storage.folder import Folder, StoreError
-from pmm_mcmc.run.storage.recovery import differences
-from pmm_mcmc.run.trial import begun
+from pmm_mcmc.run.storage.store import differences
 from pmm_mcmc.steps.pymc_step import LangevinStep
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION
 from pmm_mcmc.warmup.stein_identity import degrees_of_freedom, standard_error
@@ -54,11 +51,11 @@ __all__ = [
     "LogDensity", "MethodArguments", "Model", "Request", "Result", "ResultTree", "Sampling", "SamplingPlan",
     "Seed", "Step", "StopRequest", "StoppingRule", "StoreError", "Structure", "Verdict", "as_pointer", "begun",
     "check_count", "check_discrete", "check_free", "check_ndim", "checked", "checked_jax_children",
-    "checked_values", "clock", "console", "convergence", "coords_and_dims", "count_of_draws", "decode",
-    "degrees_of_freedom", "density_at", "devices", "differences", "encode", "flat_names", "fresh_seed",
-    "in_blocks", "judge", "model_cache", "model_of", "model_starts", "noncentred_op", "one_step",
-    "ordered_children", "python_function", "python_mode", "read", "sample", "spread_starts", "standard_error",
-    "starts", "stop_on_signals", "summary", "unconstraining_of", "verdict", "with_numbers", "write",
+    "checked_values", "clock", "console", "convergence", "coords_and_dims", "cores", "count_of_draws", "decode",
+    "degrees_of_freedom", "density_at", "differences", "encode", "flat_names", "fresh_seed", "in_blocks", "judge",
+    "model_cache", "model_of", "model_starts", "noncentred_op", "one_step", "ordered_children", "python_function",
+    "python_mode", "read", "sample", "spread_starts", "standard_error", "starts", "stop_on_signals", "summary",
+    "unconstraining_of", "verdict", "with_numbers", "write",
 ]  # fmt: skip
 
 

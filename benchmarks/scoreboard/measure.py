@@ -79,7 +79,8 @@ def ours(model: pm.Model, truth: Truth, scheme: str, seed: int) -> dict[str, Any
     tree, cpu = timed(run)
     stats, draws = tree["sample_stats"].dataset, truth.draws(model, tree)
     row = errors_and_costs(truth, draws, *gradients_of(stats))
-    return {**row, **judged(tree), **claims(truth, draws, tree), "unstable": failures_of(stats), "cpu": cpu}
+    asked = model if scheme in IN_LOOP else None  # which other modes are looked for with
+    return {**row, **judged(tree, asked), **claims(truth, draws, tree), "unstable": failures_of(stats), "cpu": cpu}
 
 
 def theirs(

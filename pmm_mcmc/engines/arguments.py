@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,8 @@ import numpy as np
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, MALA, METHODS, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import IMPORTANCE_POWER
 
-__all__ = ["MethodArguments", "check_choice", "unknown_argument"]
+type Scaling = str | Sequence[float] | np.ndarray
+type Reparametrise = str | bool | Mapping[str, str]
 
 _DYNAMICS = {"overdamped": OVERDAMPED, "underdamped": UNDERDAMPED}
 _OFFSETS = {"left": 0.0, "centred": 0.5}  # of a midpoint in its cell, by grid
@@ -61,8 +62,8 @@ class MethodArguments:
     def checked(
         cls, method: str, *, dynamics: str = "", step_size: float | str = "auto", K: int | str = "auto",
         friction: float | str = "auto", option: int = 2, grid: str = "auto", scheme: str = "paper",
-        midpoint: str = "uniform", steps_per_draw: int | str = "auto", scaling: Any = "auto", target_bias: float = 0.05,
-        reparametrise: Any = "auto",
+        midpoint: str = "uniform", steps_per_draw: int | str = "auto", scaling: Scaling = "auto",
+        target_bias: float = 0.05, reparametrise: Reparametrise = "auto",
     ) -> MethodArguments:  # fmt: skip
         """Check everything that can be checked without a model; a method without a choice of dynamics has its own."""
         if dynamics == "":
@@ -193,18 +194,18 @@ class MethodArguments:
         return self.sees_curvature and self.kernel.scheme != Scheme.RECYCLED
 
 
-def check_choice(name: str, value: Any, *choices: Any) -> None:
+def check_choice(name: str, value: object, *choices: object) -> None:
     """Raise ``ValueError`` unless a value is one of the choices."""
     if isinstance(value, bool | np.bool_) or not any(type(value) is type(c) and value == c for c in choices):
         names = ", ".join(map(repr, choices))
         raise ValueError(f"{name}={value!r}: must be {' or '.join(names.rsplit(', ', 1))}")
 
 
-def _is_auto(value: Any) -> bool:
+def _is_auto(value: object) -> bool:
     return isinstance(value, str) and value == "auto"
 
 
-def _number(name: str, value: Any, remedy: str) -> float | None:
+def _number(name: str, value: object, remedy: str) -> float | None:
     """Return a checked positive, finite number; ``None`` for "auto"."""
     if _is_auto(value):
         return None
@@ -224,7 +225,7 @@ def _count(name: str, value: Any, remedy: str, largest: int | None = None) -> in
     return int(value)
 
 
-def _target_bias(value: Any) -> float:
+def _target_bias(value: float) -> float:
     """Return a checked ``target_bias``."""
     wrong = isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real)
     if wrong or not 1e-4 <= value <= 0.5:
@@ -234,7 +235,7 @@ def _target_bias(value: Any) -> float:
     return float(value)
 
 
-def _reparametrise(value: Any) -> str | tuple[tuple[str, str], ...]:
+def _reparametrise(value: object) -> str | tuple[tuple[str, str], ...]:
     """Return a checked ``reparametrise``: "auto", "no", or sorted pairs of variable and choice."""
     if _is_auto(value):
         return "auto"
@@ -254,7 +255,7 @@ def _reparametrise(value: Any) -> str | tuple[tuple[str, str], ...]:
     return tuple(sorted((name, choice) for name, choice in value.items() if choice != "auto"))
 
 
-def _scaling(value: Any) -> tuple[float, ...] | None:
+def _scaling(value: object) -> tuple[float, ...] | None:
     """Return a checked ``scaling``; None for "auto"."""
     if _is_auto(value):
         return None
@@ -271,7 +272,7 @@ def _scaling(value: Any) -> tuple[float, ...] | None:
     return tuple(map(float, array))
 
 
-def unknown_argument(name: str, value: Any, called: str, names: list[str]) -> TypeError:
+def unknown_argument(name: str, value: object, called: str, names: list[str]) -> TypeError:
     """Return the error for an argument that is none of the ``names``, one of which may be meant."""
     near = [_SYNONYMS[name]] if _SYNONYMS.get(name) in names else difflib.get_close_matches(name, names, 1)
     if name == "target_accept":

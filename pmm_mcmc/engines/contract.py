@@ -32,20 +32,6 @@ from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel
 from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
 from pmm_mcmc.langevin.transitions import SUBSTEPS
 
-__all__ = [
-    "Chains",
-    "Chunk",
-    "Engine",
-    "Ensemble",
-    "Parameters",
-    "TunedParameters",
-    "chains_of",
-    "empty_state",
-    "evaluated_at",
-    "in_model_coordinates",
-    "log_det_of",
-]
-
 
 class Chains(NamedTuple):
     """States with names: arrays ``(..., d)``, ``lp`` and ``factor`` ``(..., 1)``, and evaluations ``(..., width)``.
@@ -117,8 +103,6 @@ class Chunk(NamedTuple):
     model_failures : (n,)
         Unstable transitions due to the model and not to the step: values are not finite at a place that a stable step
         may reach, by the energy ``|y|^2 / 2`` of the whitened coordinates.
-    state : (n, 4 d + 2)
-        State of the chain after each draw; empty where several chains advance together.
     """
 
     position: np.ndarray
@@ -129,7 +113,6 @@ class Chunk(NamedTuple):
     unstable: np.ndarray
     refined: np.ndarray
     model_failures: np.ndarray
-    state: np.ndarray
 
     @property
     def model_position(self) -> np.ndarray:
@@ -142,15 +125,12 @@ class Chunk(NamedTuple):
         return self.lp + log_det_of(self.evaluation, self.position.shape[-1])
 
     @classmethod
-    def empty(cls, shape: tuple[int, ...], d: int, width: int, states: int = 0) -> Chunk:
-        """Return uninitialised arrays for draws of ``shape`` ``(n,)`` or ``(chain, n)``, with ``states`` states."""
+    def empty(cls, shape: tuple[int, ...], d: int, width: int) -> Chunk:
+        """Return uninitialised arrays for draws of ``shape`` ``(n,)`` or ``(chain, n)``."""
         position = np.empty((*shape, d))
         evaluation = np.empty((*shape, width))
-        n_grad, unstable, refined, model_failures = (np.empty(shape, np.int64) for _ in range(4))
-        state = np.empty((*shape[:-1], states, 4 * d + 2))
-        lp = np.empty(shape)
-        accept = np.empty(shape)
-        return cls(position, evaluation, lp, accept, n_grad, unstable, refined, model_failures, state)
+        counts = (np.empty(shape, np.int64) for _ in range(4))
+        return cls(position, evaluation, np.empty(shape), np.empty(shape), *counts)
 
 
 class Engine(Protocol):
@@ -235,6 +215,19 @@ def in_model_coordinates(z: np.ndarray, evaluation: np.ndarray) -> tuple[np.ndar
 def log_det_of(evaluation: Any, d: int) -> Any:
     """Return the log determinants of the map from ``z`` to ``x`` of evaluations ``(..., width)``."""
     return evaluation[..., 3 * d] if evaluation.shape[-1] > d else 0.0
+
+
+def start_noncentring(engine: Engine) -> np.ndarray | None:
+    """Return the non-centring of a start; None without hierarchy: a ladder's density has other parameters."""
+    return None if engine.structure.is_identity else engine.structure.initial_noncentring()
+
+
+def density_at(engine: Engine, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return log densities ``(n,)`` and gradients at the model's positions ``(n, d)``; NaN where not finite."""
+    density_parameters = start_noncentring(engine)
+    z, _ = engine.structure.to_z(x, density_parameters)
+    lp, evaluation = evaluated_at(engine.evaluate, z, density_parameters)
+    return lp - log_det_of(evaluation, engine.d), in_model_coordinates(z, evaluation)[1]
 
 
 @dataclass

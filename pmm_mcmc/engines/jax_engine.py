@@ -10,13 +10,15 @@ One function is compiled for warm-up and sampling, all tuned parameters and any 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -24,13 +26,10 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
 from pmm_mcmc.engines.contract import Chunk, Ensemble, Parameters, TunedParameters, chains_of, evaluated_at, log_det_of
 from pmm_mcmc.engines.jax_ghmc import adjusted
-from pmm_mcmc.engines.jax_group import Counts
 from pmm_mcmc.engines.jax_poisson import unadjusted
-from pmm_mcmc.engines.jax_random import Keyed, words_of
+from pmm_mcmc.engines.jax_shared import Counts, Drift, Keyed, words_of
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, OVERDAMPED, Kernel
 from pmm_mcmc.model.jax_density import JaxDensity
-
-__all__ = ["JaxEngine"]
 
 # Largest group, on CPU and accelerators: larger ones are no faster per chain (benchmarks/many_chains.py).  On
 # accelerators a run is split into up to _SHARES groups, so that several devices can share it.
@@ -55,8 +54,9 @@ class JaxEngine:
     periods: np.ndarray | None = None
 
     def __init__(
-        self, kernel: Kernel, density: JaxDensity, chains: int, precision: str = "float64", devices: Any = None
-    ):
+        self, kernel: Kernel, density: JaxDensity, chains: int, precision: str = "float64",
+        devices: Sequence[jax.Device] | None = None,
+    ):  # fmt: skip
         self.kernel = kernel
         self.d = density.d
         self.precision = precision
@@ -97,10 +97,10 @@ class JaxEngine:
 
     # -- traced ------------------------------------------------------------------------------------------------------
 
-    def _drift(self, coordinates: JaxCoordinates, shared: Any) -> Any:
+    def _drift(self, coordinates: JaxCoordinates, shared: Any) -> Drift:
         """Return the function of whitened positions ``(n, d)`` that gives log densities, evaluations and drifts."""
 
-        def drift(y: Any) -> Any:
+        def drift(y: Array) -> tuple[Array, Array, Array]:
             lp, evaluation = self._density.batch(coordinates.place(y), shared, self.precision)
             lp = lp.astype(self.dtype)[:, None]
             evaluation = evaluation.astype(self.dtype)
@@ -110,7 +110,7 @@ class JaxEngine:
 
         return drift
 
-    def _evaluate_group(self, coordinates: JaxCoordinates, shared: Any, u: Any) -> Any:
+    def _evaluate_group(self, coordinates: JaxCoordinates, shared: Any, u: Array) -> tuple[Array, Array]:
         """Return what :meth:`evaluate` writes into the states at positions ``u`` ``(g, d)``, and the evaluations."""
         self.traces += 1
         lp, evaluation, b = self._drift(coordinates, shared)(u)
@@ -140,11 +140,11 @@ class JaxEngine:
             *(jnp.zeros((self.capacity, g), count.dtype) for count in zeros),
         )
 
-        def row(i: Any, carry: Any) -> Any:
+        def row(i: Array, carry: Any) -> Any:
             """Make one draw of every chain."""
             chains, out = carry
 
-            def once(k: Any, carry: Any) -> Any:
+            def once(k: Array, carry: Any) -> Any:
                 """Make one transition of every chain."""
                 chains, counts = carry
                 number = first_transition + i * thin + k
@@ -221,7 +221,7 @@ class JaxEngine:
                     n = min(self.capacity, rows - done)
                     span = tuple(np.int32(x) for x in (chains.transition + done * thin, n, thin))
                     s, g, chunk_values = self._chunk((parameters, placed, shared), (s, g, w), span)
-                    for buffer, array in zip(out, chunk_values, strict=False):
+                    for buffer, array in zip(out, chunk_values, strict=True):
                         values = np.asarray(array)[:n, : len(state[chain_slice])]
                         buffer[chain_slice, done : done + n] = np.moveaxis(values, 0, 1)
                     done += n
@@ -231,13 +231,13 @@ class JaxEngine:
                 evaluation[chain_slice] = np.asarray(g)[: len(state[chain_slice])]
         return out
 
-    def _precisely(self) -> Any:
+    def _precisely(self) -> AbstractContextManager[None]:
         return jax.enable_x64(self.precision != "float32")
 
     def _placed(self, tree: Any) -> Any:
         return jax.device_put(tree, self._everywhere)
 
-    def _batches(self, size: int, *arrays: np.ndarray) -> Any:
+    def _batches(self, size: int, *arrays: np.ndarray) -> Iterator[tuple[slice, list[Array]]]:
         """Yield slices of chains and their arrays on the devices, ``size`` chains on each, the last ones padded."""
         size *= len(self.devices)
         for start in range(0, len(arrays[0]), size):

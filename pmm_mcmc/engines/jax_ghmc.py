@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from pmm_mcmc.engines.contract import Chains, Parameters
-from pmm_mcmc.engines.jax_group import Counts, Drift, as_count, choose, renew_few, total
-from pmm_mcmc.engines.jax_random import END, Keyed
+from pmm_mcmc.engines.jax_shared import END, Counts, Drift, Keyed, as_count, choose, renew_few, total
 from pmm_mcmc.langevin.flows import build_flows
 from pmm_mcmc.langevin.methods import HARMONIC, Kernel, Scheme
 from pmm_mcmc.langevin.transitions import (
@@ -33,8 +32,6 @@ from pmm_mcmc.langevin.transitions import (
     path,
     refreshed,
 )
-
-__all__ = ["adjusted"]
 
 _flows = build_flows(jnp, jnp.where)
 
@@ -55,20 +52,22 @@ class _Outcome(NamedTuple):
     """
 
     chains: Chains
-    good: Any
-    refined: Any
-    first: Any
-    last: Any
-    n_grad: Any
+    good: Array
+    refined: Array
+    first: Array
+    last: Array
+    n_grad: Array
 
 
-def _as_ratio(log_ratio: Any) -> Any:
+def _as_ratio(log_ratio: Array) -> Array:
     """Return a ratio of densities, 0 where it is not a number."""
     lost = jnp.isnan(log_ratio)
     return jnp.where(lost, 0.0, jnp.exp(jnp.minimum(jnp.where(lost, 0.0, log_ratio), LARGEST)))
 
 
-def _leapfrog(drift: Drift, begin: Chains, step: Any, substeps: int, harmonic: bool = True) -> tuple[Chains, Any, Any]:
+def _leapfrog(
+    drift: Drift, begin: Chains, step: Array, substeps: int, harmonic: bool = True
+) -> tuple[Chains, Array, Array]:
     """Return chains after ``substeps`` steps, the log ratio of densities, and gradients spent.
 
     A step is a half kick by the drift, a rotation of ``(u, v)``, the exact flow of the unit Gaussian, and a half kick.
@@ -95,11 +94,11 @@ def _leapfrog(drift: Drift, begin: Chains, step: Any, substeps: int, harmonic: b
     return end, log_ratio + total(harmonic_log_ratio(begin.u, end.u)) if harmonic else log_ratio, n_grad
 
 
-def _refined(drift: Drift, step: Any, begin: Chains, outcome: _Outcome) -> _Outcome:
+def _refined(drift: Drift, step: Array, begin: Chains, outcome: _Outcome) -> _Outcome:
     """Repeat the proposals of some chains in shorter and shorter substeps, until one is accepted."""
     persistent = begin.factor
 
-    def attempt(substeps: int, carry: tuple[_Outcome, Any]) -> tuple[_Outcome, Any]:
+    def attempt(substeps: int, carry: tuple[_Outcome, Array]) -> tuple[_Outcome, Array]:
         """Propose by so many substeps for the chains that are ``going``: those with ratios far below ``|s|`` so far."""
         previous, going = carry
         end, log_ratio, n_evaluations = _leapfrog(drift, begin, step / substeps, substeps)
@@ -154,7 +153,7 @@ def _proposed(kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws
         return begin, outcome._replace(chains=proposals._replace(factor=begin.factor))
     below = ~good & far_below(ratio, persistent)
 
-    def renew(rows: Any) -> _Outcome:
+    def renew(rows: Array) -> _Outcome:
         return _refined(drift, p.alpha, *jax.tree.map(lambda x: x[rows], (begin, outcome)))
 
     return begin, renew_few(below[:, 0], outcome, renew)

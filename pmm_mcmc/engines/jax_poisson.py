@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from pmm_mcmc.engines.contract import Chains, Parameters
-from pmm_mcmc.engines.jax_group import Counts, Drift, as_count, choose, renew_few, total
-from pmm_mcmc.engines.jax_random import END, MIDPOINT, Keyed
+from pmm_mcmc.engines.jax_shared import END, MIDPOINT, Counts, Drift, Keyed, Pair, as_count, choose, renew_few, total
 from pmm_mcmc.langevin.flows import Flow, build_flows
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import build_cells, cell_weight, continuous_weight, inverse_probability
@@ -36,8 +35,6 @@ from pmm_mcmc.langevin.transitions import (
     path,
     potential_rise,
 )
-
-__all__ = ["unadjusted"]
 
 _flows = build_flows(jnp, jnp.where)
 _one_cell = build_cells(jnp, jnp.where).one_cell
@@ -59,14 +56,14 @@ class _Times(NamedTuple):
         In a substep: to the end of the whole step, from the midpoint, from the end and from the start of the substep.
     """
 
-    to_midpoint: Any
-    to_end: Any
-    step: Any
-    after_cell: Any = None
-    cell: Any = None
-    from_midpoint: Any = None
-    from_end: Any = None
-    rest: Any = None
+    to_midpoint: Array
+    to_end: Array
+    step: Array
+    after_cell: Array = None
+    cell: Array = None
+    from_midpoint: Array = None
+    from_end: Array = None
+    rest: Array = None
 
 
 def _flows_over(kernel: Kernel, p: Parameters, times: _Times) -> _Times:
@@ -84,20 +81,20 @@ class _PathNoise(NamedTuple):
     ``remaining`` ``(g, 1)`` is the time to the end of the step, ``last`` whether the substep ends there.
     """
 
-    u: Any
-    v: Any
-    remaining: Any
-    last: Any
+    u: Array
+    v: Array
+    remaining: Array
+    last: Array
 
 
-def _extend(noise_path: tuple[Any, Any], normals: Any, gap: Flow) -> tuple[Any, Any]:
+def _extend(noise_path: Pair, normals: Array, gap: Flow) -> Pair:
     """Extend the noise path of a step over a gap."""
     return path(*noise_path, *noise(*normals, gap), gap)
 
 
 def _extend_along(
-    noise_path: tuple[Any, Any], fixed: tuple[Any, Any], normals: Sequence[Any], flows: tuple[Flow, Flow, Flow]
-) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    noise_path: Pair, fixed: Pair, normals: Sequence[Array], flows: tuple[Flow, Flow, Flow]
+) -> tuple[Pair, Pair]:
     """Extend the noise path of a step over a gap, given the ``fixed`` noise from its start to a later time.
 
     Returns the path, and the fixed noise after the gap.  ``normals`` are those of the gap and of the time after it,
@@ -111,7 +108,7 @@ def _extend_along(
     return path(*noise_path, nu, nv, gap), (fixed_u, fixed_v)
 
 
-def _path_of_substep(path_noise: _PathNoise, normals: Sequence[Any], flows: _Times) -> tuple[Any, Any, Any]:
+def _path_of_substep(path_noise: _PathNoise, normals: Sequence[Array], flows: _Times) -> tuple[Array, Array, Array]:
     """Return the noise path of a substep at its midpoint and at its end, and the fixed noise after it.
 
     ``normals`` are those up to the midpoint, on to the end, from the midpoint to the end of the whole step and from the
@@ -133,22 +130,22 @@ class _Midpoint(NamedTuple):
     """The flow and noise path of a step of ``g`` chains, and what the midpoint adds to it; arrays ``(g, d)``."""
 
     step_flow: Flow
-    mu: Any  # noise of position and velocity over the step
-    mv: Any
-    fixed: tuple[Any, Any] | None  # the fixed noise after a substep
-    cu: Any  # corrections of position and velocity at the end of the step
-    cv: Any
-    curvature: Any  # (g, 1): of the potential between the evaluated point and the midpoint
-    n_grad: Any
-    finite: Any  # (g, 1): whether all values at the midpoint are
-    y: Any  # the midpoint, its velocity, and the evaluation there
-    v_mid: Any
-    lp: Any
-    evaluation: Any
-    b: Any
+    mu: Array  # noise of position and velocity over the step
+    mv: Array
+    fixed: Pair | None  # the fixed noise after a substep
+    cu: Array  # corrections of position and velocity at the end of the step
+    cv: Array
+    curvature: Array  # (g, 1): of the potential between the evaluated point and the midpoint
+    n_grad: Array
+    finite: Array  # (g, 1): whether all values at the midpoint are
+    y: Array  # the midpoint, its velocity, and the evaluation there
+    v_mid: Array
+    lp: Array
+    evaluation: Array
+    b: Array
 
 
-def _curvature(kernel: Kernel, chains: Chains, y: Any, b: Any, time: Any, step: Any) -> Any:
+def _curvature(kernel: Kernel, chains: Chains, y: Array, b: Array, time: Array, step: Array) -> Array:
     """Return the curvature ``(g, 1)`` between the evaluated points and midpoints ``y`` with drifts ``b``."""
     stiffness = 1.0 * (kernel.dynamics == HARMONIC)
     shift = y - chains.evaluated
@@ -158,8 +155,9 @@ def _curvature(kernel: Kernel, chains: Chains, y: Any, b: Any, time: Any, step: 
 
 
 def _evaluate_midpoint(
-    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Keyed, step: Any, path_noise: _PathNoise | None
-) -> _Midpoint:
+    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Keyed, step: Array,
+    path_noise: _PathNoise | None,
+) -> _Midpoint:  # fmt: skip
     """Draw the midpoint and the noise of a step of length ``step`` ``(g, 1)`` and evaluate the drift at the midpoint.
 
     In a substep of a refined step the noise is drawn given ``path_noise``, that of the remaining step.
@@ -216,16 +214,16 @@ class _Step(NamedTuple):
     """A step of ``g`` chains."""
 
     chains: Chains  # at its end
-    n_grad: Any  # (g, 1): gradients spent
-    good: Any  # whether it is stable
-    by_model: Any  # of a step that is not: whether the model is the cause
-    noise: tuple[Any, Any]  # over the step, (g, d) for position and velocity
+    n_grad: Array  # (g, 1): gradients spent
+    good: Array  # whether it is stable
+    by_model: Array  # of a step that is not: whether the model is the cause
+    noise: Pair  # over the step, (g, d) for position and velocity
 
 
 def _take(
-    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Keyed, step: Any, limits: tuple[Any, Any],
+    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Keyed, step: Array, limits: Pair,
     path_noise: _PathNoise | None,
-) -> tuple[_Step, tuple[Any, Any] | None]:  # fmt: skip
+) -> tuple[_Step, Pair | None]:  # fmt: skip
     """Take one step of every chain, stable or not; return it and, of a substep, the fixed noise after it.
 
     ``limits`` are the largest rise of the energy and the largest curvature.
@@ -271,13 +269,13 @@ def _refined(
 ) -> _Step:  # fmt: skip
     """Take the steps that failed again, in substeps along the same path of the noise: in 4, and then in 16."""
 
-    def in_substeps(substeps: Any, n_grad: Any, rows: Any) -> _Step:
+    def in_substeps(substeps: Array, n_grad: Array, rows: Array) -> _Step:
         """Take the steps of some chains; after a substep that fails the others are left out."""
         begin, noise_of_step, n_grad = jax.tree.map(lambda x: x[rows], (chains, unrefined.noise, n_grad))
         length = step[rows] / substeps
         limits = p.threshold_of_substep, _limits.limit(p.steepest, substeps / chains.factor[rows], has_velocity)
 
-        def take_substep(k: Any, carry: tuple[_Step, Any]) -> tuple[_Step, Any]:
+        def take_substep(k: Array, carry: tuple[_Step, Array]) -> tuple[_Step, Array]:
             previous, noise = carry
             path_noise = _PathNoise(noise[0], noise[1], length * (substeps - k), k == substeps - 1)
             one, beyond = take(previous.chains, draws.substep(rows, substeps + k), length, limits, path_noise)
@@ -288,12 +286,12 @@ def _refined(
         none_taken = _Step(begin, n_grad, yes, ~yes, noise_of_step)
         return lax.fori_loop(0, substeps, take_substep, (none_taken, noise_of_step))[0]
 
-    def take_failed_again(carry: tuple[Any, _Step]) -> tuple[Any, _Step]:
+    def take_failed_again(carry: tuple[Array, _Step]) -> tuple[Array, _Step]:
         substeps, outcome = carry
         renew = partial(in_substeps, substeps, outcome.n_grad)
         return substeps * SUBSTEPS, renew_few(~outcome.good[:, 0], outcome, renew)
 
-    def some_fail(carry: tuple[Any, _Step]) -> Any:
+    def some_fail(carry: tuple[Array, _Step]) -> Array:
         substeps, outcome = carry
         return (substeps <= SUBSTEPS**MOST_REFINEMENTS) & ~jnp.all(outcome.good)
 

@@ -19,12 +19,11 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.engines import contract, numba_ghmc, numba_poisson, numba_random, numba_shared
+from pmm_mcmc.engines import contract, numba_ghmc, numba_poisson, numba_shared
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, Ensemble, Parameters, TunedParameters, evaluated_at
 from pmm_mcmc.engines.numba_ghmc import adjusted
 from pmm_mcmc.engines.numba_poisson import unadjusted
-from pmm_mcmc.engines.numba_random import start_stream
 from pmm_mcmc.engines.numba_shared import (
     ChainViews,
     Functions,
@@ -35,13 +34,12 @@ from pmm_mcmc.engines.numba_shared import (
     memory_for,
     place,
     space_in,
+    start_stream,
     uncounted,
 )
 from pmm_mcmc.langevin import flows, methods, midpoints, transitions
 from pmm_mcmc.langevin.methods import GHMC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.model import native
-
-__all__ = ["NumbaEngine"]
 
 # Slices of the chains for each thread, so that no thread waits long for another: a call costs as much as a few draws.
 _SLICES = 4
@@ -49,7 +47,7 @@ _SLICES = 4
 
 def _fingerprint() -> str:
     """Return a hash of the files of all that the loop calls: numba's cache key covers this file alone."""
-    of_engine = contract, numba_random, numba_shared, numba_poisson, numba_ghmc, sys.modules[__name__]
+    of_engine = contract, numba_shared, numba_poisson, numba_ghmc, sys.modules[__name__]
     modules = (flows, midpoints, transitions, methods, native, *of_engine)
     return hashlib.sha256(b"".join(inspect.getsource(module).encode() for module in modules)).hexdigest()
 
@@ -99,8 +97,6 @@ def _run_one(functions, parameters, kernel, coordinates, chain, first_transition
         out.lp[row] = state[4 * d]
         if evaluation.size > d:  # the last entry of the evaluation is the log determinant of the map from z to x
             out.lp[row] -= evaluation[3 * d]
-        if row < len(out.state):
-            copy(state, out.state[row])
         out.n_grad[row] = n_grad
         out.unstable[row] = unstable
         out.refined[row] = refined
@@ -144,7 +140,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
             chain = (uncounted(states[i]), uncounted(evaluations[i]), uncounted(keys[i]), uncounted(memory))
             chain_out = Chunk(
                 out.position[i], out.evaluation[i], out.lp[i], out.accept[i], out.n_grad[i], out.unstable[i],
-                out.refined[i], out.model_failures[i], out.state[i],
+                out.refined[i], out.model_failures[i],
             )  # fmt: skip
             _run_one(functions, parameters, kernel, coordinates, chain, first_transition, thin, chain_out)
 
@@ -224,16 +220,6 @@ class NumbaEngine:
         lp, evaluation = evaluated_at(self.evaluate, position, density_parameters)
         return np.where(np.isfinite(lp)[..., None], evaluation, np.nan)
 
-    def run(
-        self, setting: TunedParameters, chain: Ensemble, rows: int, *, thin: int = 1, tolerance: float = 0.0
-    ) -> Chunk:
-        """Advance one chain, arrays without a leading axis: :meth:`advance`, with its state after each draw."""
-        self._check_size(chain.state)
-        out = Chunk.empty((1, rows), self.d, self.width, rows)
-        one = Ensemble(chain.state[None], chain.evaluation[None], chain.keys[None], chain.transition)
-        self._runner(setting, thin, tolerance)(one, out)
-        return Chunk(*(array[0] for array in out))
-
     def advance(
         self, setting: TunedParameters, chains: Ensemble, rows: int, *, thin: int = 1, tolerance: float = 0.0
     ) -> Chunk:
@@ -275,7 +261,7 @@ class NumbaEngine:
         density_parameters = setting.coordinates.density_parameters
         of_joint = joint.address, joint_table(density_parameters)
         of_midpoint = of_joint
-        if kernel.scheme != Scheme.RECYCLED:
+        if kernel.scheme != Scheme.RECYCLED and not kernel.adjusted:
             of_midpoint = midpoint.address, midpoint_table(density_parameters)
         functions = Functions(*of_joint, *of_midpoint)
         memory = memory_for(self.d, self.width)

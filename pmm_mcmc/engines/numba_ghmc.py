@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 
-from pmm_mcmc.engines.numba_random import fill_normals, uniform
-from pmm_mcmc.engines.numba_shared import copy, drift, flow, inlined, inner
+from pmm_mcmc.engines.numba_shared import copy, drift, fill_normals, flow, inlined, inner, uniform
 from pmm_mcmc.langevin.methods import HARMONIC, Scheme
 from pmm_mcmc.langevin.transitions import (
     DIVERGENCE,
@@ -26,8 +25,6 @@ from pmm_mcmc.langevin.transitions import (
     path,
     refreshed,
 )
-
-__all__ = ["adjusted"]
 
 
 @inner

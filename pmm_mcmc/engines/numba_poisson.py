@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.engines.numba_random import fill_normals, start_stream, uniform
-from pmm_mcmc.engines.numba_shared import copy, drift, flow, inlined, inner
+from pmm_mcmc.engines.numba_shared import copy, drift, fill_normals, flow, inlined, inner, start_stream, uniform
 from pmm_mcmc.langevin.flows import select
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Scheme
 from pmm_mcmc.langevin.midpoints import cell_weight, continuous_weight, inverse_probability, next_cell, one_cell
@@ -31,8 +30,6 @@ from pmm_mcmc.langevin.transitions import (
     path,
     potential_rise,
 )
-
-__all__ = ["unadjusted"]
 
 # Each substep of a refined step has a random stream of its own: this odd number (2^64 over the golden ratio) times the
 # substep's number changes the first word of the key.

@@ -11,11 +11,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-
-__all__ = ["Processes", "ProcessesError", "is_primary_process"]
 
 _GOES_ON = b"\0"
 _FAILED = b"\1"
@@ -108,7 +105,7 @@ class Processes:
         """Return the number that the first process gives."""
         return int(self.join(np.array([number]))[0][0])
 
-    def check(self, store: Any, **arguments: Any) -> None:
+    def check(self, store: object, **arguments: object) -> None:
         """Raise an error, in all processes, unless they have the same arguments and, if several, a store."""
         if store is None and self.count > 1:
             raise ValueError(

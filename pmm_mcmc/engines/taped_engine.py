@@ -18,8 +18,6 @@ from pmm_mcmc.tape import loop
 from pmm_mcmc.tape.build import Tape, Unsupported, address_of
 from pmm_mcmc.tape.density import TapedDensity
 
-__all__ = ["TapedEngine", "c_engine_of", "engine_of"]
-
 # Largest difference between tape and PyTensor, relative to the largest number of an evaluation.
 _TOLERANCE = 1e-6
 # Seconds to compile a log density, of each instruction, and of the first factor or triangular system: eight schools
@@ -83,9 +81,9 @@ class TapedEngine:
         """Return whether chains need functions that are not compiled yet to come to a transition."""
         return transition > self.switch and not self._density.compiled
 
-    def compile(self) -> None:
-        """Compile the functions."""
-        self._compiled()
+    def compile(self) -> NumbaEngine:
+        """Return the engine of compiled functions, which are compiled once."""
+        return self._compiled()
 
     def advance(
         self, setting: TunedParameters, chains: Ensemble, rows: int, *, thin: int = 1, tolerance: float = 0.0

@@ -1,16 +1,19 @@
-"""The loop of a run over its phases: each advances by a chunk, which is recorded and reported."""
+"""The loop of a run over its phases: each advances by a chunk, which is recorded and reported; signals end it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+import math
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.run.signals import StopRequest
-
-__all__ = ["Driver", "FinishedChunk", "Gathered", "Groups", "Recorder", "StopSampling"]
 
 Groups = dict[str, dict[str, np.ndarray]]
 
@@ -50,6 +53,12 @@ class Gathered:
         return {
             group: {name: values[:, :rows] for name, values in arrays.items()} for group, arrays in self.groups.items()
         }
+
+
+def numbers_of(empty: Groups) -> int:
+    """Return the number of recorded numbers of one draw of one chain, of 8 bytes each, from arrays without draws."""
+    arrays = [array for group in empty.values() for array in group.values()]
+    return -(-sum(math.prod(array.shape[2:]) * array.itemsize for array in arrays) // 8)
 
 
 class StopSampling(Exception):
@@ -150,3 +159,82 @@ class Driver:
             if self.processes.any(stop or stopped()):
                 return self.ended
         return True
+
+
+class StopRequest:
+    """Whether a signal has asked the run to stop; ``number`` is that of the signal, or ``None``.
+
+    While ``interrupts``, a signal raises ``KeyboardInterrupt`` too.
+    """
+
+    number: int | None = None
+    interrupts = False
+
+    def __call__(self) -> bool:
+        """Return whether the run is to stop."""
+        return self.number is not None
+
+    def raise_again(self) -> None:
+        """Let SIGTERM have its usual effect."""
+        if self.number == signal.SIGTERM:
+            sys.stdout.flush()
+            signal.raise_signal(signal.SIGTERM)
+
+
+@contextmanager
+def stop_on_signals(request: StopRequest) -> Iterator[StopRequest]:
+    """Turn the first Ctrl-C or SIGTERM into a request to stop; the second has its usual effect.
+
+    Outside the main thread signals do not arrive.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    handlers: dict[int, Any] = {}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        request.number = number
+        for handled, handler in handlers.items():
+            signal.signal(handled, handler)
+        if request.interrupts:
+            raise KeyboardInterrupt
+
+    for number in (int(signal.SIGINT), int(signal.SIGTERM)):
+        handlers[number] = signal.signal(number, note)
+    try:
+        yield request
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+class Interrupt:
+    """Ctrl-C as ``KeyboardInterrupt``, which :meth:`check` raises again where compiled code has swallowed it.
+
+    Outside the main thread signals do not arrive; another handler than Python's is left alone.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._handles = False
+
+    def __enter__(self) -> Self:
+        main = threading.current_thread() is threading.main_thread()
+        if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._note)
+            self._handles = True
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+        raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Raise ``KeyboardInterrupt`` if Ctrl-C was pressed."""
+        if self._asked:
+            raise KeyboardInterrupt
+
+    def __exit__(self, *failure: object) -> None:
+        if self._handles:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self._handles = False

@@ -4,33 +4,43 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pymc as pm
+import pytensor
 import xarray as xr
+from pytensor.compile.mode import Mode
+from pytensor.graph.replace import clone_replace
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics import edges, necks, reading
 from pmm_mcmc.diagnostics.checks import few_draws
-from pmm_mcmc.diagnostics.edges import endless
 from pmm_mcmc.diagnostics.labels import Exchange, Values, exchanges_of, nearest_to
 from pmm_mcmc.diagnostics.mode_search import SearchSpace, search_modes, turned
 from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.diagnostics.reading import FINDINGS, NONCENTRING, WORDS, read
 from pmm_mcmc.diagnostics.statement import Verdict
 from pmm_mcmc.diagnostics.verdict import judge
-from pmm_mcmc.engines.contract import chains_of, evaluated_at, in_model_coordinates
-from pmm_mcmc.model.checks import flat_priors
+from pmm_mcmc.engines.contract import (
+    Engine,
+    chains_of,
+    density_at,
+    evaluated_at,
+    in_model_coordinates,
+    start_noncentring,
+)
+from pmm_mcmc.model.checks import failing_check, flat_priors
+from pmm_mcmc.model.functions import building
 from pmm_mcmc.model.hierarchy import family_of
+from pmm_mcmc.model.initial_points import initial_draws, prior_draws
 from pmm_mcmc.model.result_tree import BLOCK_LOGP
+from pmm_mcmc.run.beginning import point_of
 from pmm_mcmc.run.former_run import Run
 from pmm_mcmc.run.plan import SamplingPlan
-from pmm_mcmc.run.positions import Unconstraining, check_near, density_at, draws_of_prior
 from pmm_mcmc.run.request import Model, Request
 from pmm_mcmc.warmup.ascent import Ascents
-
-__all__ = ["attributes_of", "findings_of", "modes_and_labels", "verdict"]
 
 # Draws by which it is known where the chains are, where each is relabelled.
 _LABELLED = 1000
@@ -57,7 +67,7 @@ def modes_and_labels(
     if labelling.labels:
         x = x[np.linspace(0, len(x) - 1, min(_LABELLED, len(x))).astype(int)]
         space = _space(plan, labelling.nearest(x), noncentring, coordinates, labelling)
-    modes, _ = search_modes(space, draws_of_prior(plan, rng), rng)
+    modes, _ = search_modes(space, _draws_of_prior(plan, rng), rng)
     name = "" if modes.position is None else plan.layout.names[modes.coordinate]
     return {"modes": modes._replace(name=name)._asdict(), "labels": labelling.labels}
 
@@ -174,28 +184,17 @@ def findings_of(searches: dict[str, Any]) -> dict[str, str]:
 
 
 def _searches(plan: SamplingPlan, run: Run, draws: xr.DataArray) -> dict[str, Any]:
-    """Return other modes, the largest jump of the log density between draws, and the necks beyond them."""
+    """Return other modes, edges of the log density between draws and beyond them, and the necks beyond them."""
     engine = plan.engine
-    double = plan.attributes["precision"] == "float64"
-    some = _some_of(draws, edges.DRAWS)
-    size = edges.largest_jump(some, lambda x: density_at(engine, x), 1e-10 if double else 1e-5)
-    wall = edges.has_wall(some, lambda x: density_at(engine, x))
     coordinates = run.tuned.coordinates
-    variables = [name.partition("[")[0] for name in plan.layout.names]
-    flat = {} if plan.model is None else {plan.model.rvs_to_values[rv].name: rv for rv in flat_priors(plan.model)}
-    axes = np.flatnonzero(np.isin(variables, list(flat)))
-    logarithms = np.isin(variables, [name for name, rv in flat.items() if family_of(rv) == "HalfFlatRV"])
     rng = np.random.default_rng(run.warming.ensemble.keys[0])
     noncentring = coordinates.density_parameters
     findings = modes_and_labels(plan, _some_of(draws, _DRAWS), noncentring, rng, coordinates)
-    findings |= {"jump": size, "wall": wall}
-    without_end = endless(some, axes, logarithms, lambda x: density_at(engine, x))
-    if without_end >= 0:
-        name, bracket, index = plan.layout.names[without_end].partition("[")
-        findings["endless"] = flat[name].name + bracket + index
-    if run.unstable.any():
-        findings["check"] = check_near(plan, _some_of(draws, _AROUND))
-    if not double:
+    some = _some_of(draws, edges.DRAWS)
+    findings |= _edges_at(plan, some)
+    if run.unstable.any() and plan.model is not None:
+        findings["check"] = _check_near(engine, plan.model, _some_of(draws, _AROUND))
+    if plan.attributes["precision"] != "float64":
         return findings
     some = _some_of(draws, necks.MOST_DRAWS) if engine.d <= necks.MOST_COORDINATES else some
     z, _ = engine.structure.to_z(some, coordinates.density_parameters)
@@ -205,6 +204,28 @@ def _searches(plan: SamplingPlan, run: Run, draws: xr.DataArray) -> dict[str, An
         return lp, evaluation[:, : engine.d]
 
     return findings | {"necks": necks.necks_beyond(z, coordinates, density_of_z)}
+
+
+def _edges_at(plan: SamplingPlan, draws: np.ndarray) -> dict[str, Any]:
+    """Return the largest jump of the log density between draws ``(n, d)``, a wall, and a line without an end."""
+
+    def density(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return density_at(plan.engine, x)
+
+    rounding = {"float64": 1e-10}.get(plan.attributes["precision"], 1e-5)
+    findings: dict[str, Any] = {"jump": edges.largest_jump(draws, density, rounding)}
+    findings["wall"] = edges.has_wall(draws, density)
+    if plan.model is None:
+        return findings
+    variables = [name.partition("[")[0] for name in plan.layout.names]
+    flat = {plan.model.rvs_to_values[rv].name: rv for rv in flat_priors(plan.model)}
+    axes = np.flatnonzero(np.isin(variables, list(flat)))
+    logarithms = np.isin(variables, [name for name, rv in flat.items() if family_of(rv) == "HalfFlatRV"])
+    without_end = edges.endless(draws, axes, logarithms, density)
+    if without_end >= 0:
+        name, bracket, index = plan.layout.names[without_end].partition("[")
+        findings["endless"] = flat[name].name + bracket + index
+    return findings
 
 
 def _noncentring_of(plan: SamplingPlan, run: Run, draws: xr.DataArray | None) -> dict[str, str]:
@@ -230,11 +251,102 @@ def _some_of(draws: xr.DataArray, number: int) -> np.ndarray:
     return np.asarray(draws.isel(chain=chains, draw=rows).values, dtype=float).reshape(-1, draws.shape[2])
 
 
+def _draws_of_prior(plan: SamplingPlan, rng: np.random.Generator) -> np.ndarray:
+    """Return draws ``(n, d)`` of the prior in the model's coordinates; of Stan's uniform starts if it has none."""
+    key = rng.integers(2**62, size=2)
+    if plan.model is not None:
+        return prior_draws(plan.model, plan.model.value_vars, key)
+    drawn = None if plan.density is None or plan.density.prior is None else plan.density.prior(key)
+    return initial_draws(plan.engine.d, key) if drawn is None or not len(drawn) else drawn
+
+
+def _check_near(engine: Engine, model: pm.Model, draws: np.ndarray) -> tuple[str, str] | None:
+    """Return a check of a model's log density that fails near draws ``(n, d)``, and what helps; None if none does."""
+    if len(draws) < 2:
+        return None
+    near = draws + np.roll(draws, 1, axis=0) - np.roll(draws, 2, axis=0)
+    bad = np.flatnonzero(~np.isfinite(density_at(engine, near)[0]))
+    return failing_check(model, point_of(model, near[bad[0]])) if bad.size else None
+
+
+class Unconstraining:
+    """The map from values of the free variables of a plan, by their ``names``, to its positions."""
+
+    def __init__(self, plan: SamplingPlan):
+        self._density = plan.density
+        self._layout = plan.layout
+        self._d = plan.engine.d
+        self._function: Any = None
+        values = plan.layout.values(np.zeros((1, 1, self._d)))
+        if plan.model is not None:
+            self._function = unconstraining_of(plan.model)
+            self.names = [rv.name for rv in plan.model.free_RVs]
+        elif plan.density is not None and plan.density.start is not None:
+            self.names = [name for name in values if self._is_free(name, values[name][0, 0])]
+        else:
+            self.names = list(values)
+
+    def _is_free(self, name: str, value: np.ndarray) -> bool:
+        """Return whether a variable of the result is one of the density, by whether chains may start at its value."""
+        assert self._density is not None and self._density.start is not None
+        try:
+            self._density.start({name: value})
+        except ValueError:
+            return False
+        return True
+
+    def values_at(self, x: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the values ``(n, *shape)`` by name at positions ``(n, d)``."""
+        values = self._layout.values(x[None])
+        return {name: values[name][0] for name in self.names}
+
+    def of_posterior(self, posterior: xr.Dataset) -> np.ndarray:
+        """Return the positions ``(n, d)`` of draws, chain by chain."""
+        missing = [name for name in self.names if name not in posterior]
+        if missing:
+            raise ValueError(f"dt: has no {missing[0]!r}, a variable of the model; give the model of the result")
+        arrays = {name: posterior[name].transpose("chain", "draw", ...).values for name in self.names}
+        return self.of_values({name: array.reshape(-1, *array.shape[2:]) for name, array in arrays.items()})
+
+    def of_values(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the positions ``(n, d)`` of values ``(n, *shape)`` by name, NaN where there is none."""
+        arrays = [np.asarray(values[name]) for name in self.names]
+        x = np.full((len(arrays[0]), self._d), np.nan)
+        for i in range(len(x)):
+            try:
+                x[i] = self._position({name: array[i] for name, array in zip(self.names, arrays, strict=True)})
+            except ValueError:  # outside of a support
+                continue
+        return x
+
+    def _position(self, values: dict[str, np.ndarray]) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            if self._function is not None:
+                return np.concatenate([np.ravel(array) for array in self._function(*values.values())])
+            if self._density is not None and self._density.start is not None:
+                return self._density.start(values)
+            return np.concatenate([np.ravel(array) for array in values.values()])
+
+
+def unconstraining_of(model: pm.Model) -> Any:
+    """Return a function from the values of a PyMC model's free variables to their unconstrained ones."""
+    inputs = [rv.type(name=rv.name) for rv in model.free_RVs]
+    transforms = [model.rvs_to_transforms[rv] for rv in model.free_RVs]
+    outputs = [
+        rv if transform is None else transform.forward(rv, *rv.owner.inputs)
+        for rv, transform in zip(model.free_RVs, transforms, strict=True)
+    ]
+    with building():
+        outputs = clone_replace(outputs, dict(zip(model.free_RVs, inputs, strict=True)), rebuild_strict=False)
+        mode = Mode(linker="py", optimizer=None)
+        return pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
+
+
 # Draws by which it is known where the chains are, for which positions are computed one by one.
 _COMPUTED = 1000
 
 
-def verdict(dt: Any, *, model: Model | None = None) -> Verdict:
+def verdict(dt: xr.DataTree | xr.Dataset, *, model: Model | None = None) -> Verdict:
     """Say in one sentence whether a run may be trusted and, if not, what fails and what to do.
 
     A run is **not trusted** if something is wrong: chains disagree; transitions diverged, or a chain stands still; the
@@ -259,9 +371,9 @@ def verdict(dt: Any, *, model: Model | None = None) -> Verdict:
     dt
         A result of any sampler; one of another sampler is judged by draws and divergences alone.
     model
-        The model of the result, a PyMC model or a :class:`pmm_mcmc.LogDensity`: with it other modes are looked for by
-        its density, from some of the draws, if that has not been done at the end of the run.  It takes about 1,500
-        gradients, and seconds where the density is compiled for it.
+        The model of the result, a PyMC model or a :class:`pmm_mcmc.LogDensity`: with it other modes, jumps and walls
+        are looked for by its density, from some of the draws, if that has not been done at the end of the run.  It
+        takes about 2,000 gradients, and seconds where the density is compiled for it.
 
     Returns
     -------
@@ -287,7 +399,7 @@ def verdict(dt: Any, *, model: Model | None = None) -> Verdict:
 
 
 def _searched(run: reading.Run, model: Model) -> dict[str, Any]:
-    """Return the findings of a search for other modes and labels beside some of the draws."""
+    """Return the findings of a search for other modes, labels and edges beside some of the draws."""
     plan = SamplingPlan.of(Request(model=model, random_seed=0))
     chains, rows = evenly_spaced(run.chains, run.draws, _COMPUTED)
     positions = run.stats.get("unconstrained")
@@ -298,6 +410,6 @@ def _searched(run: reading.Run, model: Model) -> dict[str, Any]:
         x = Unconstraining(plan).of_posterior(run.posterior.isel(chain=chains, draw=rows))
     if x.shape[1] != plan.engine.d:
         raise ValueError(f"model: has {plan.engine.d} coordinates, and dt {x.shape[1]}; give the model of the result")
-    structure = plan.engine.structure
-    noncentring = None if structure.is_identity else structure.initial_noncentring()
-    return modes_and_labels(plan, x, noncentring, np.random.default_rng(0))
+    some = x[np.linspace(0, len(x) - 1, min(edges.DRAWS, len(x))).astype(int)]
+    findings = modes_and_labels(plan, x, start_noncentring(plan.engine), np.random.default_rng(0))
+    return findings | _edges_at(plan, some)

@@ -25,7 +25,7 @@ from pmm_mcmc.model.result_tree import BLOCK_LOGP
 from pmm_mcmc.run.driver import Groups
 from pmm_mcmc.run.storage import StoreError, open_store
 from pmm_mcmc.run.storage.checkpoint import decode
-from pmm_mcmc.run.storage.recovery import SOURCE, stored_identity, stored_run_state
+from pmm_mcmc.run.storage.store import SOURCE, stored_identity, stored_run_state
 from pmm_mcmc.steps.methods import BY_NAME
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature
@@ -33,11 +33,6 @@ from pmm_mcmc.warmup.equilibration import EQUILIBRATION, Equilibration, report_o
 from pmm_mcmc.warmup.noncentring import NoncentringFit
 from pmm_mcmc.warmup.warm_start import WarmStart
 from pmm_mcmc.warmup.warm_up import Warming, Warmup
-
-__all__ = [
-    "CHECKPOINT", "DRAWS", "EQUILIBRATION", "TRIAL", "TYPES", "WARM_UP", "FinishedRun", "Run",
-    "coordinate_labels",
-]  # fmt: skip
 
 # The phases of a run: see :mod:`pmm_mcmc.run.phases`.
 TRIAL = "trial"
@@ -119,7 +114,7 @@ class FinishedRun(NamedTuple):
     arguments: MethodArguments | None = None
 
     @classmethod
-    def in_memory(cls, result: Any) -> FinishedRun:
+    def in_memory(cls, result: object) -> FinishedRun:
         """Read the checkpoint that :class:`MemoryRecorder` adds to a result, which goes on.
 
         Raises
@@ -145,7 +140,7 @@ class FinishedRun(NamedTuple):
         return finished
 
     @classmethod
-    def of_start(cls, start: Any) -> FinishedRun:
+    def of_start(cls, start: object) -> FinishedRun:
         """Read the result, in memory or in a store, from whose setting another run starts.
 
         Raises

@@ -22,20 +22,16 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.engines.taped_engine import TapedEngine
-from pmm_mcmc.run.console import Console
-from pmm_mcmc.run.driver import Driver, FinishedChunk, Gathered, Groups, Recorder
+from pmm_mcmc.run.beginning import go_on_from, start_anew
+from pmm_mcmc.run.console import Console, count
+from pmm_mcmc.run.driver import Driver, FinishedChunk, Gathered, Groups, Recorder, StopRequest
 from pmm_mcmc.run.former_run import DRAWS, TRIAL, WARM_UP, Run
 from pmm_mcmc.run.plan import SamplingPlan
-from pmm_mcmc.run.progress import count
-from pmm_mcmc.run.signals import StopRequest
 from pmm_mcmc.run.stopping import StoppingRule
-from pmm_mcmc.run.trial import go_on_from, start_anew
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, Equilibration
 from pmm_mcmc.warmup.warm_start import DROPPED, FITS
 from pmm_mcmc.warmup.warm_up import training_chains
-
-__all__ = ["Sampling"]
 
 # Seconds between updates of the progress bar and checks for Ctrl-C.  Draws do not depend on it.
 _SECONDS = 0.3
@@ -263,7 +259,7 @@ class Sampling(Driver):
         self._rule = rule
         self._setting = plan.setting
         chains = Chains(console, plan.processes, plan.batch, plan.groups_of, not request.discard_tuned_samples)
-        warm_up = WarmUp(chains, plan.engine, plan.arguments, request.tune, plan.equilibrates)
+        self._warm_up = warm_up = WarmUp(chains, plan.engine, plan.arguments, request.tune, plan.equilibrates)
         adjusted = plan.adjusted_engine if request.adjusted else plan.engine
         equilibrating = Equilibrating(chains, adjusted)
         self._draws = Drawing(chains, adjusted, rule, recorder.rows, plan.searches)
@@ -273,6 +269,11 @@ class Sampling(Driver):
             EQUILIBRATION: equilibrating,
             DRAWS: self._draws,
         }
+
+    def prepare(self) -> None:
+        """Compile what the run goes on with."""
+        for engine in dict.fromkeys([self._warm_up.engine, self._draws.engine][not self.run.tuning :]):
+            self.run.warming.ensemble.prepare(engine, self.run.tuned)
 
     @property
     def ended(self) -> bool:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,7 @@ from pmm_mcmc._version import __version__
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, Engine, evaluated_at
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.engines.numba_random import normals_of_draws
+from pmm_mcmc.engines.numba_shared import normals_of_draws
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.engines.taped_engine import c_engine_of, engine_of
 from pmm_mcmc.model.block_choice import block_that_pays
@@ -31,16 +32,13 @@ from pmm_mcmc.model.pymc_density import flat_layout, log_density, periods_of
 from pmm_mcmc.model.result_tree import BLOCK_LOGP, ResultTree, flat_names
 from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.model.user_density import LogDensity
-from pmm_mcmc.run import devices
-from pmm_mcmc.run.driver import Groups
+from pmm_mcmc.run.driver import Groups, numbers_of
 from pmm_mcmc.run.former_run import coordinate_labels
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.steps.methods import PoissonULMC
 from pmm_mcmc.steps.pymc_step import LangevinStep
 from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, GRADIENTS, OF_STEP, columns_of
 from pmm_mcmc.warmup.step_size import fixed_setting
-
-__all__ = ["SamplingPlan"]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -100,7 +98,7 @@ class SamplingPlan:
         if step is None:
             arguments = MethodArguments.checked("PoissonULMC", scheme="auto", reparametrise=request.reparametrise)
             step = PoissonULMC.of_arguments(arguments)
-        backend = request.backend if request.on_tape else devices.backend_of(request.model, request.backend)
+        backend = request.backend if request.on_tape else backend_for(request.model, request.backend)
         request = dataclasses.replace(request, step=step, reparametrise="auto")
         request.check_backend(backend)
         request = dataclasses.replace(request, adjusted=request.adjusted or step.arguments.kernel.adjusted)
@@ -140,9 +138,9 @@ class SamplingPlan:
             density = density.tempered()
         engine: Any
         if density.runs_on == "numba":
-            engine = c_engine_of(arguments, density, devices.threads_of(request.cores, density))
+            engine = c_engine_of(arguments, density, threads_of(request.cores, density))
         else:
-            engine = devices.jax_engine(arguments, density, request.device, request.precision, request.chains)
+            engine = jax_engine(arguments, density, request.device, request.precision, request.chains)
         var_names = _chosen(request.var_names, list(density.layout.values(np.empty((1, 0, density.d)))))
         return cls._of_engine(
             request, engine, density.runs_on, density.layout, np.zeros(density.d), density=density, var_names=var_names
@@ -184,14 +182,14 @@ class SamplingPlan:
             density, sampler = tempered_model(vars, model, point, request.reference)
         arguments.check_coordinates(density.d)
         centre = np.concatenate([np.ravel(point[var.name]) for var in vars]).astype(float)
-        threads = request.cores or devices.cores()
+        threads = request.cores or cores()
         engine: Any
         if backend == "jax":
             from pmm_mcmc.model.jax_density import JaxDensity
 
             if density.jax is None:
                 density.jax = JaxDensity.from_model(density)
-            engine = devices.jax_engine(arguments, density.jax, request.device, request.precision, request.chains)
+            engine = jax_engine(arguments, density.jax, request.device, request.precision, request.chains)
         elif backend == "numba":
             engine = NumbaEngine.of(arguments, density, threads)
         else:
@@ -215,7 +213,7 @@ class SamplingPlan:
 
     @classmethod
     def _of_engine(
-        cls, request: Request, engine: Any, backend: str, layout: ResultTree, centre: np.ndarray, **source: Any
+        cls, request: Request, engine: Engine, backend: str, layout: ResultTree, centre: np.ndarray, **source: Any
     ) -> SamplingPlan:
         """Return the plan for an engine; ``source`` are the fields about what it samples."""
         step = request.step
@@ -239,8 +237,8 @@ class SamplingPlan:
             "backend": getattr(engine, "words", backend), "precision": precision,
         }  # fmt: skip
         identity = {
-            "method": repr(arguments), "backend": backend, "precision": precision, "group": devices.group_of(engine),
-            "device": devices.platforms(engine)[0], "keep_gradients": step.keep_gradients,
+            "method": repr(arguments), "backend": backend, "precision": precision, "group": group_of(engine),
+            "device": platforms(engine)[0], "keep_gradients": step.keep_gradients,
             "adjusted": request.adjusted, "var_names": source["var_names"], "pmm_mcmc": __version__,
         }  # fmt: skip
         if not engine.structure.is_identity:  # its numbers are a part of what is stored
@@ -301,7 +299,7 @@ class SamplingPlan:
     def _chosen(self, values: Mapping[str, np.ndarray]) -> Groups:
         return {"posterior": {n: values[n] for n in values if self.var_names is None or n in self.var_names}}
 
-    def groups_of(self, chunk: Chunk, noncentring: Any, n_grad: np.ndarray, prefix: str) -> Groups:
+    def groups_of(self, chunk: Chunk, noncentring: np.ndarray | None, n_grad: np.ndarray, prefix: str) -> Groups:
         """Return values and statistics of a chunk of draws by group and name; ``n_grad`` are gradients before it."""
         d = self.engine.d
         x = chunk.model_position
@@ -332,26 +330,30 @@ class SamplingPlan:
     @property
     def file_chains(self) -> int:
         """Number of chains in one file of a store."""
-        group = devices.group_of(self.engine)
+        group = group_of(self.engine)
         return group if group > 1 else _FILE
 
     @functools.cached_property
     def processes(self) -> Processes:
         """The processes that share the chains."""
         if self.attributes["backend"] == "jax":
-            return Processes.of_jax(self.request.chains, devices.group_of(self.engine))
+            return Processes.of_jax(self.request.chains, group_of(self.engine))
         return Processes(slice(0, self.request.chains))
 
     def batch(self, rows: int) -> int:
         """Return the number of chains that advance together by ``rows`` draws: whole groups, one per device."""
-        unit = devices.group_of(self.engine) * len(devices.platforms(self.engine))
+        unit = group_of(self.engine) * len(platforms(self.engine))
         return min(self.request.chains, max(1, _BATCH_BYTES // (8 * self.numbers_per_draw * rows * unit)) * unit)
 
     @functools.cached_property
     def numbers_per_draw(self) -> int:
         """Number of recorded numbers of one draw of one chain, of 8 bytes each."""
-        arrays = [a for group in self.empty(1).values() for a in group.values()]
-        return -(-sum(int(np.prod(a.shape[2:], dtype=int)) * a.itemsize for a in arrays) // 8)
+        return numbers_of(self.empty(1))
+
+    @property
+    def later(self) -> str:
+        """How a variable that is left out is computed from the result, if it can be."""
+        return " and compute it afterwards, with pm.compute_deterministics" if self.model is not None else ""
 
 
 def _model_of(request: Request) -> pm.Model:
@@ -365,7 +367,7 @@ def _model_of(request: Request) -> pm.Model:
     return model
 
 
-def _chosen(names: Any, valid: Sequence[str]) -> list[str] | None:
+def _chosen(names: str | Sequence[str] | None, valid: Sequence[str]) -> list[str] | None:
     """Return the valid names that are among ``names``; raise ``ValueError`` if there are none, or others."""
     if names is None:
         return None
@@ -389,3 +391,59 @@ def _noncentring(request: Request) -> Any:
     """Return the non-centring to learn or to keep; None without a warm-up, which has no draws to learn it from."""
     noncentring = request.arguments.noncentring
     return noncentring if request.adapts or noncentring else None
+
+
+def cores() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def platforms(engine: Engine) -> list[str]:
+    """Return the platform of each device of an engine."""
+    return [device.platform for device in getattr(engine, "devices", [])] or ["cpu"]
+
+
+def group_of(engine: Engine) -> int:
+    """Return the number of chains of an engine that advance in lockstep."""
+    return getattr(engine, "group", 1)
+
+
+def jax_engine(arguments: MethodArguments, density: Any, device: str, precision: str, chains: int) -> Any:
+    """Return the engine of a method on a density, which is cached for later runs of the same kind."""
+    import jax
+
+    from pmm_mcmc.engines.jax_engine import JaxEngine
+
+    try:
+        devices = jax.local_devices(backend=None if device == "auto" else device)
+    except RuntimeError as error:
+        raise ValueError(
+            f"device={device!r}: JAX finds none here ({error}); use device='auto', or go on with a stored run on the "
+            "kind of device that it began on"
+        ) from error
+    key = arguments.kernel, chains, precision, tuple(devices), density.lengths()
+    if key not in density.engines:
+        density.engines[key] = JaxEngine(arguments.kernel, density, chains, precision, devices)
+    return density.engines[key]
+
+
+def backend_for(model: pm.Model | LogDensity | None, backend: str) -> str:
+    """Return the name of a backend; raise ``ValueError`` if a log density is not written for the backend asked for."""
+    if not isinstance(model, LogDensity):
+        return "numba" if backend == "auto" else backend
+    if backend not in ("auto", model.runs_on):
+        what = "a C function; use backend='numba'" if model.runs_on == "numba" else "a JAX function; use backend='jax'"
+        raise ValueError(f"backend={backend!r}: this LogDensity is {what} or 'auto'")
+    return model.runs_on
+
+
+def threads_of(threads: int | None, density: LogDensity) -> int:
+    """Return the number of threads that may call a C function."""
+    if density.thread_safe:
+        return threads or cores()
+    if threads is not None and threads > 1:
+        raise ValueError(
+            f"cores={threads}: the C function is not declared thread-safe, so that chains advance one after the other; "
+            "leave cores out, or declare it (from_pointer(..., thread_safe=True), STAN_THREADS=True)"
+        )
+    return 1

@@ -1,31 +1,158 @@
-"""Recorders of the draws of a run: in memory or in a store.
+"""Recorders of the draws of a run, in memory or in a store, with chunks that fit the memory.
 
 A run calls ``begin`` or finds a ``run`` to continue, then ``put`` with each chunk; ``result`` is what the user gets.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import xarray as xr
 from rich.filesize import decimal
 
+from pmm_mcmc.coordinates.affine import MOST_DENSE
+from pmm_mcmc.diagnostics.control_variates import count_virial_terms
+from pmm_mcmc.diagnostics.parameters import SLAB
+from pmm_mcmc.diagnostics.thresholds import THRESHOLDS as DIAGNOSTICS
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.run.driver import Gathered, Groups
+from pmm_mcmc.model.result_tree import ResultTree
+from pmm_mcmc.run.driver import Gathered, Groups, numbers_of
 from pmm_mcmc.run.former_run import CHECKPOINT, TYPES, FinishedRun, Run
-from pmm_mcmc.run.memory import peak_bytes, refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import stored_run
 from pmm_mcmc.run.stopping import first_look, limit_after
 from pmm_mcmc.run.storage import Store, open_store
 from pmm_mcmc.run.storage.checkpoint import encode
-from pmm_mcmc.run.storage.recovery import differences
+from pmm_mcmc.run.storage.store import differences
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, report_of
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
+from pmm_mcmc.warmup.warm_up import training_chains
 
-__all__ = ["MemoryRecorder", "StoreRecorder", "recorder_of"]
+# Most bytes of the arrays of a chunk, over all groups, and most draws of a chunk.
+_CHUNK_BYTES = 2**27
+_MOST_ROWS = 100
+# Bytes of the label of a number of a draw, with its places in indices: 350 to 500 for 20,000 to 300,000 of them.
+_LABEL_BYTES = 400
+# The root of Linux's files; tests replace it.
+_ROOT = Path("/")
+# Of version 2 and 1 of control groups: the controller as a process says it, the folder of groups, and in a group the
+# files of the limit and of the usage, and the entry of ``memory.stat`` that is inactive page cache.
+_GROUPS = (
+    ("", "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    ("memory", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def available_bytes() -> int | None:
+    """Return the available memory in bytes; None where the system does not report it.
+
+    Linux: the minimum of ``MemAvailable`` and the memory left below the limits of this process's control groups and
+    their parents (version 1 or 2: containers, batch systems), where inactive page cache does not count as used.
+    Elsewhere: the free pages by ``sysconf`` or, if it does not count them (macOS), all pages, an upper bound.
+    """
+    kilobytes = _entry(_ROOT / "proc/meminfo", "MemAvailable")
+    sizes = [*_groups_left(), _free_pages() if kilobytes is None else 1024 * kilobytes]
+    reported = [size for size in sizes if size is not None]
+    return max(min(reported), 0) if reported else None
+
+
+def _groups_left() -> Iterator[int]:
+    """Yield the memory left in the control groups of this process and in their parents."""
+    for line in _lines(_ROOT / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        for controller, mount, limit, used, cache in _GROUPS:
+            # In a container the path may be that of the outer system, of which the container sees only the top:
+            # missing levels are skipped, as are those without a limit, "max".
+            if controller not in controllers.split(","):
+                continue
+            levels = [level for level in path.split("/") if level]
+            for depth in range(len(levels) + 1):
+                group = _ROOT.joinpath(mount, *levels[:depth])
+                with contextlib.suppress(OSError, ValueError):
+                    left = int((group / limit).read_text()) - int((group / used).read_text())
+                    yield left + (_entry(group / "memory.stat", cache) or 0)
+
+
+def _free_pages() -> int | None:
+    names = getattr(os, "sysconf_names", {})  # not on Windows
+    pages = [os.sysconf(name) for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES") if name in names]
+    return next((n * os.sysconf("SC_PAGE_SIZE") for n in pages if n > 0), None)
+
+
+def _entry(path: Path, name: str) -> int | None:
+    """Return the number after a name, at the start of a line of a file."""
+    rows = [line.replace(":", " ").split() for line in _lines(path)]
+    return next((int(row[1]) for row in rows if row[:1] == [name]), None)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def rows_of_chunk(draws: int, chains: int, numbers_per_draw: int) -> int:
+    """Return the draws of a chunk, a divisor of ``draws`` if possible, so that a stored run can be extended."""
+    limit = int(np.clip(_CHUNK_BYTES // (8 * chains * numbers_per_draw), 1, min(_MOST_ROWS, draws)))
+    divisor = max(n for n in range(1, limit + 1) if draws % n == 0)
+    return divisor if 4 * divisor >= limit else limit
+
+
+def peak_bytes(
+    d: int, chains: int, draws: int, rows: int, numbers: int, parameters: int, tune: int, warming: int
+) -> int:
+    """Return the approximate peak bytes of a run: of its warm-up, or of its draws with a chunk or with the verdict.
+
+    ``rows`` are the draws of a chunk, ``numbers`` those recorded of a draw, ``parameters`` those that are judged;
+    ``warming`` is the number of draws of the warm-up that are kept.
+    """
+    n = chains * draws
+    window = math.ceil(THRESHOLDS.window * min(THRESHOLDS.least_adapted, tune))
+    warm_up = max(20 * chains, 10 * window * min(chains, training_chains(d))) * d if tune else 0
+    ending = 2 * chains * min(rows, draws) * numbers
+    fold = min(n, DIAGNOSTICS.fitted_draws + n // DIAGNOSTICS.folds)
+    terms = fold * sum(count_virial_terms(fold, d))
+    slab = min(n * parameters, max(SLAB // 8, n))
+    checks = 3 * terms + 11 * slab
+    whitened = 2 * n * d if 1 < d <= MOST_DENSE else 0
+    ending = max(ending, checks, whitened) + chains * (draws + warming) * numbers
+    return 8 * (chains * (5 * d + 2) + max(warm_up, ending)) + _LABEL_BYTES * numbers
+
+
+def refuse_too_large(empty: Groups, draws: int, chains: int, needed: int, later: str) -> None:
+    """Raise ``ValueError`` if the draws, or a run that needs so many bytes, would not fit the available memory.
+
+    ``empty`` are arrays without draws; ``later`` says how to compute afterwards what is left out, if one can.
+    """
+    numbers = numbers_of(empty)
+    needed = max(needed, 8 * draws * chains * numbers)
+    available = available_bytes()
+    if available is None or needed <= available:
+        return
+    raise ValueError(
+        f"{chains} chains of {draws} draws, {numbers} numbers each, need {decimal(needed)} of memory; "
+        f"{decimal(available)} are available: {_smaller(empty, later)}, give store= to keep them on disk, or take "
+        "fewer chains or draws"
+    )
+
+
+def _smaller(empty: Groups, later: str) -> str:
+    """Return what to leave out of the draws: a variable that is most of them, or else gradients."""
+    posterior = {name: math.prod(values.shape[2:]) for name, values in empty["posterior"].items()}
+    largest = max(posterior, key=lambda name: posterior[name])
+    if 2 * posterior[largest] > sum(math.prod(a.shape[2:]) for group in empty.values() for a in group.values()):
+        others = [name for name in posterior if name != largest]
+        return f"{largest} has {posterior[largest]} of these numbers: leave it out (var_names={others!r}){later}"
+    return "leave the gradients out (step=pmm.GHMC(keep_gradients=False))"
+
 
 # The attributes that add up where a run goes on in memory.
 _TIMES = ("sampling_time", "compile_time")
@@ -45,7 +172,8 @@ class MemoryRecorder:
 
     def __init__(
         self,
-        plan: SamplingPlan,
+        layout: ResultTree,
+        arguments: MethodArguments,
         attrs: dict[str, Any],
         empty: Groups,
         rows: int,
@@ -56,7 +184,8 @@ class MemoryRecorder:
         self.run: Any = None
         self.rows = rows
         self.seed = attrs["random_seed"]
-        self._plan = plan
+        self._layout = layout
+        self._arguments = arguments
         self._attrs = dict(attrs)
         self._empty = empty
         self._identity = identity
@@ -67,7 +196,7 @@ class MemoryRecorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def begin(self, run: Any) -> None:
@@ -105,13 +234,13 @@ class MemoryRecorder:
     def so_far(self, others: Mapping[str, xr.Dataset] | None = None) -> xr.DataTree:
         """Return the result of all chunks so far, for a verdict, with ``others`` of its groups."""
         groups = self._empty | self._warmup.upto(self._warmup.done) | self._draws.upto(self._draws.done)
-        return self._plan.layout.tree(groups, self._attrs, others)
+        return self._layout.tree(groups, self._attrs, others)
 
     def result(self) -> xr.DataTree:
         """Return the result of all chunks, with a checkpoint to continue from."""
         others = self.run.reports()
         if isinstance(self.run, Run):
-            state = np.frombuffer(encode((self._identity, self._plan.arguments, self.run)), np.uint8)
+            state = np.frombuffer(encode((self._identity, self._arguments, self.run)), np.uint8)
             others[CHECKPOINT] = xr.Dataset({"state": ("byte", state)})
         return self.so_far(others)
 
@@ -139,8 +268,8 @@ class StoreRecorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._store.__exit__(*error)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._store.__exit__(kind)
 
     def begin(self, run: Any) -> None:
         """Store the start of the chains."""
@@ -232,11 +361,13 @@ def recorder_of(plan: SamplingPlan, seed: int, log: Callable[..., None]) -> Memo
     rows = rows_of_chunk(longest, chains, plan.numbers_per_draw)
     if request.store is not None:
         return _of_store(plan, empty, attrs, identity | {"rows": rows})
-    needed = peak_bytes(plan, draws, rows, warmup_draws)
+    numbers = plan.numbers_per_draw
+    needed = getattr(plan.engine, "workspaces", 0)
+    needed += peak_bytes(plan.engine.d, chains, draws, rows, numbers, len(plan.layout.names), tune, warmup_draws)
     if needed > _LARGE:
         log("Memory: about %s at the peak", decimal(needed))
-    refuse_too_large(plan, draws + warmup_draws, chains, needed)
-    recorder = MemoryRecorder(plan, attrs, empty, rows, identity, draws, warmup_draws)
+    refuse_too_large(plan.empty(1), draws + warmup_draws, chains, needed, plan.later)
+    recorder = MemoryRecorder(plan.layout, plan.arguments, attrs, empty, rows, identity, draws, warmup_draws)
     if request.finished_run is not None:
         recorder.go_on(request.finished_run)
     return recorder

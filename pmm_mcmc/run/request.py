@@ -18,20 +18,14 @@ import xarray as xr
 from pmm_mcmc.engines.arguments import MethodArguments, check_choice, unknown_argument
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.user_density import LogDensity
-from pmm_mcmc.run.devices import Jax, check_count
 from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.former_run import FinishedRun
 from pmm_mcmc.run.stopping import AUTO, DRAWS
 from pmm_mcmc.run.storage import NothingStored
 from pmm_mcmc.run.storage.folder import Folder
-from pmm_mcmc.run.storage.recovery import stored_identity
+from pmm_mcmc.run.storage.store import stored_identity
 from pmm_mcmc.steps.methods import GHMC, PoissonULMC
 from pmm_mcmc.steps.pymc_step import LangevinStep
-
-__all__ = [
-    "CHAINS", "Initvals", "Model", "Request", "Seed", "Step", "backend_of", "fresh_seed", "one_step",
-    "refuse_unknown", "seed_of", "stored_run",
-]  # fmt: skip
 
 type Model = pm.Model | LogDensity
 type Step = LangevinStep | Sequence[LangevinStep]
@@ -88,6 +82,39 @@ _ELSEWHERE = {
     "num_warmup": "tune= is the most transitions of the warm-up",
 }
 _HARMLESS = {"return_inferencedata": True}
+
+
+@dataclass(frozen=True)
+class Jax:
+    """JAX as the backend of a run, for ``backend=`` of :func:`pmm_mcmc.sample`: ``"jax"`` is ``pmm.Jax()``.
+
+    Parameters
+    ----------
+    device
+        "cpu", "gpu", "tpu", or "auto": JAX's default, its accelerator or, if there is none, the CPU.  All local devices
+        of the kind share the chains, and so do all processes that ``jax.distributed`` has connected; these must call
+        with equal arguments and one ``store``.
+    precision
+        "float64"; "mixed" (log density and gradient in single precision, everything else in double); "float32".
+
+    Examples
+    --------
+    >>> Jax(device="gpu")
+    Jax(device='gpu', precision='float64')
+    """
+
+    device: str = "auto"
+    precision: str = "float64"
+
+    def __post_init__(self) -> None:
+        check_choice("device", self.device, "auto", "cpu", "gpu", "tpu")
+        check_choice("precision", self.precision, "float64", "mixed", "float32")
+
+
+def check_count(name: str, value: object, least: int, other: str = "") -> None:
+    """Raise ``ValueError`` for a count that is no integer or too small."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral) or value < least:
+        raise ValueError(f"{name}={value!r}: must be an integer of at least {least}{other}")
 
 
 @dataclass(frozen=True)
@@ -283,7 +310,7 @@ def _arguments_of(method: type[LangevinStep]) -> set[str]:
     return set(inspect.signature(method.__init__).parameters) - {"self", "model", "rng"}
 
 
-def one_step(step: Any, draws: Any) -> LangevinStep | None:
+def one_step(step: object, draws: object) -> LangevinStep | None:
     """Return the step, of a list of one too; raise ``ValueError`` for a class, several steps, or one as ``draws``."""
     name = type(draws).__name__
     if isinstance(draws, LangevinStep):

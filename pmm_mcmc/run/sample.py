@@ -1,33 +1,34 @@
-"""``pmm.sample``: many chains in compiled loops, stored while they run, and resumed after any interruption."""
+"""``pmm.sample``: many chains in compiled loops, stored while they run, resumed after any interruption."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import logging
 import os
+import signal
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, cast
+from concurrent.futures import Future
+from typing import Literal, cast
 
 import numpy as np
 import xarray as xr
 from threadpoolctl import ThreadpoolController
 
-from pmm_mcmc.model.checks import check_direction
-from pmm_mcmc.run.background import Background
-from pmm_mcmc.run.console import Console
-from pmm_mcmc.run.devices import Jax
-from pmm_mcmc.run.driver import FinishedChunk
+from pmm_mcmc.engines.contract import density_at
+from pmm_mcmc.engines.processes import is_primary_process
+from pmm_mcmc.model.checks import check_direction, model_of
+from pmm_mcmc.run.beginning import begun, starts
+from pmm_mcmc.run.console import Console, RunProgress, interrupted
+from pmm_mcmc.run.driver import FinishedChunk, StopRequest, stop_on_signals
 from pmm_mcmc.run.findings import attributes_of
 from pmm_mcmc.run.former_run import TRIAL, FinishedRun, Run
 from pmm_mcmc.run.phases import Sampling
 from pmm_mcmc.run.plan import SamplingPlan
-from pmm_mcmc.run.positions import density_at, starts
 from pmm_mcmc.run.recorders import recorder_of
-from pmm_mcmc.run.request import CHAINS, Initvals, Model, Request, Seed, Step, backend_of, one_step, refuse_unknown
-from pmm_mcmc.run.signals import StopRequest, stop_on_signals
+from pmm_mcmc.run.request import CHAINS, Initvals, Jax, Model, Request, Seed, Step, backend_of, one_step, refuse_unknown
 from pmm_mcmc.run.stopping import DRAWS, VerdictRule, stopping_rule
-from pmm_mcmc.run.trial import begun, prepare
-
-__all__ = ["extend", "sample"]
 
 
 def sample(
@@ -52,7 +53,7 @@ def sample(
     progressbar: bool = True,
     compute_convergence_checks: bool = True,
     blocking: bool = True,
-    **others: Any,
+    **others: object,
 ) -> xr.DataTree:
     r"""Draw samples with compiled loops: many chains, on CPU threads or on JAX, stored and resumable.
 
@@ -229,7 +230,7 @@ def extend(
     callback: Callable[[FinishedChunk], None] | None = None,
     progressbar: bool = True,
     compute_convergence_checks: bool = True,
-    **others: Any,
+    **others: object,
 ) -> xr.DataTree:
     """Add draws to a result in memory, with the bytes of one long run.
 
@@ -296,7 +297,9 @@ def _libraries() -> ThreadpoolController:
 
 def _sampled(request: Request, stopped: StopRequest) -> xr.DataTree:
     """Return the result of what is requested, of a ``finished`` run or of one that was stopped."""
-    with Console(request) as console:
+    speaks = request.backend in ("numba", "tape") or is_primary_process()
+    begins = "Reading the log density" if request.on_tape else "Compiling the log density"
+    with Console(bool(request.progressbar) and speaks, begins) as console:
         plan = SamplingPlan.of(request, console.announce)
         structure = plan.engine.structure
         if not structure.is_identity:
@@ -312,12 +315,17 @@ def _sampled(request: Request, stopped: StopRequest) -> xr.DataTree:
             if not run.tuning:
                 recorder.note(run.attributes(plan.setting))
             rule = stopping_rule(request.draws, request.chains, run.done, recorder, processes)
-            prepare(plan, run)
+            sampling = Sampling(plan, run, recorder, rule, console)
+            sampling.prepare()
             console.prepared()
-            bar = console.bar(plan.longest_warmup, rule.limit, adjusted=plan.request.adjusted, show=processes.primary)
+            bar = RunProgress(
+                chains=request.chains, tune=plan.longest_warmup, draws=rule.limit, adjusted=plan.request.adjusted,
+                show=console.show and processes.primary,
+            )  # fmt: skip
+            console.update = bar.update
             with stop_on_signals(stopped), bar:
                 console.update(run.tuning, run.tuned, run.done, run.n_grad, run.unstable)
-                finished = Sampling(plan, run, recorder, rule, console).go(stopped)
+                finished = sampling.go(stopped)
                 if finished:
                     bar.end_at(run.done)
             console.checks()
@@ -329,7 +337,8 @@ def _sampled(request: Request, stopped: StopRequest) -> xr.DataTree:
     done = result["posterior"].sizes["draw"]
     if processes.primary:
         if not finished:
-            console.interrupted(stopped, done, rule.limit, "chain")
+            place = f"after {done} of {rule.limit} draws of each chain"
+            interrupted(stopped, request.store is not None, "go on with pmm.extend(dt, model=model)", done, place)
         elif isinstance(rule, VerdictRule):
             rule.report(done, request.store is not None, console.level)
         console.log(
@@ -337,7 +346,7 @@ def _sampled(request: Request, stopped: StopRequest) -> xr.DataTree:
             request.chains, console.sampling_time, console.compile_time,
         )  # fmt: skip
     stopped.raise_again()
-    if done and processes.primary:
+    if done and processes.primary and request.compute_convergence_checks:
         console.verdict(result)
     return result
 
@@ -345,10 +354,125 @@ def _sampled(request: Request, stopped: StopRequest) -> xr.DataTree:
 def _begin(plan: SamplingPlan, seed: int, console: Console) -> Run:
     """Return a run whose chains are at their starts."""
     rng = np.random.default_rng(seed)
-    positions = starts(plan, rng)
+    request = plan.request
+    positions = starts(
+        plan.engine, plan.model, plan.density, request.initvals, request.chains, request.superchains, rng
+    )
     if plan.model is not None:
         check_direction(plan.model, positions[0], lambda x: density_at(plan.engine, x))
-    run = begun(plan, positions, rng)
+    run = begun(
+        plan.engine, plan.arguments, positions, request.tune, plan.equilibrates, request.start, request.superchains, rng
+    )
     if run.warm_start is not None and run.phase != TRIAL:
         console.log("%s", run.warm_start.words(float(run.n_grad.mean())))
     return run
+
+
+_log = logging.getLogger("pmm_mcmc")
+
+
+class Background:
+    """A run that goes on while other code does.  It ends with the process.
+
+    Parameters
+    ----------
+    run
+        Makes the draws of a request, until the stop request says so.
+    request
+        The checked arguments.
+
+    Attributes
+    ----------
+    progress
+        Where the run is, in words.
+
+    Examples
+    --------
+    >>> import pymc as pm, pmm_mcmc as pmm
+    >>> with pm.Model():
+    ...     x = pm.Normal("x")
+    ...     run = pmm.sample(200, random_seed=1, progressbar=False, blocking=False)
+    >>> run.wait()["posterior"].sizes["draw"]
+    200
+    >>> run
+    <pmm.sample in the background: finished, 200 draws of each chain>
+    """
+
+    def __init__(self, run: Callable[[Request, StopRequest], xr.DataTree], request: Request):
+        self._chunks: list[dict[str, np.ndarray]] = []
+        self.progress = "compiling"
+        self._result: Future[xr.DataTree] = Future()
+        self._stopped = StopRequest()
+        self._callback = request.callback
+        model = request.model
+        if model is None:  # the context of a with statement is that of its thread
+            model = model_of(None if request.step is None or request.step.free else request.step.model)
+        watched = dataclasses.replace(request, model=model, callback=self._see)
+        threading.Thread(target=self._run, args=(run, watched), name="pmm.sample", daemon=True).start()
+
+    def __repr__(self) -> str:
+        return f"<pmm.sample in the background: {self.progress}>"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended: with all its draws, stopped, or by an error."""
+        return self._result.done()
+
+    @property
+    def posterior(self) -> xr.Dataset:
+        """The draws so far, without those of the warm-up; before the end dims have no names of the model."""
+        if self.finished and self._result.exception() is None:
+            return self._result.result()["posterior"].to_dataset()
+        chunks = list(self._chunks)
+        arrays = {name: np.concatenate([chunk[name] for chunk in chunks], axis=1) for name in (chunks or [{}])[0]}
+        dims = {name: [f"{name}_dim_{i}" for i in range(array.ndim - 2)] for name, array in arrays.items()}
+        return xr.Dataset({name: (["chain", "draw", *dims[name]], array) for name, array in arrays.items()})
+
+    def wait(self, timeout: float | None = None) -> xr.DataTree:
+        """Return the result once the run has ended.
+
+        Parameters
+        ----------
+        timeout
+            Seconds to wait at most.
+
+        Raises
+        ------
+        TimeoutError
+            If it goes on still; it is not stopped.
+        Exception
+            The error that ended the run.
+        """
+        try:
+            return self._result.result(timeout)
+        except TimeoutError:
+            if self.finished:
+                raise  # the run's own
+            raise TimeoutError(
+                f"timeout={timeout}: the run goes on ({self.progress}); wait again, or stop it by stop()"
+            ) from None
+
+    def stop(self) -> xr.DataTree:
+        """End the run and return the result with the draws so far."""
+        self._stopped.number = int(signal.SIGINT)
+        return self.wait()
+
+    def _run(self, run: Callable[[Request, StopRequest], xr.DataTree], request: Request) -> None:
+        try:
+            result = run(request, self._stopped)
+            self.progress = f"finished, {result['posterior'].sizes['draw']} draws of each chain"
+            self._result.set_result(result)
+            self._chunks = []
+        except BaseException as error:
+            self.progress = f"failed, {type(error).__name__}"
+            _log.error("The run in the background failed: %s; its wait() raises the error", error)
+            self._result.set_exception(error)
+
+    def _see(self, chunk: FinishedChunk) -> None:
+        if chunk.tuning:
+            self.progress = f"warm-up, {chunk.done} transitions"
+        else:
+            self.progress = f"{chunk.done} draws of each chain"
+            self._chunks.append(chunk.posterior)
+        if self._callback is not None:
+            self._callback(chunk)

@@ -12,9 +12,7 @@ from pmm_mcmc.diagnostics.statement import Reason
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.diagnostics.verdict import asks_for_more
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.run.progress import count
-
-__all__ = ["AUTO", "DRAWS", "StoppingRule", "VerdictRule", "first_look", "limit_after", "stopping_rule"]
+from pmm_mcmc.run.console import count
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -122,9 +120,9 @@ class VerdictRule(StoppingRule):
         )  # fmt: skip
 
 
-def stopping_rule(draws: Any, chains: int, done: int, recorder: Any, processes: Processes) -> StoppingRule:
+def stopping_rule(draws: int | str, chains: int, done: int, recorder: Any, processes: Processes) -> StoppingRule:
     """Return the rule for ``draws`` of each chain or "auto"; refuse fewer draws than the ``done`` ones of a store."""
-    if draws == AUTO:
+    if isinstance(draws, str):
         every = -(-first_look(chains) // recorder.rows) * recorder.rows  # whole chunks
         return VerdictRule(every, done, recorder.so_far, processes)
     if done > draws:

@@ -15,8 +15,6 @@ from pmm_mcmc.warmup.learning import Learnt, Refinement
 from pmm_mcmc.warmup.step_size import fixed_setting
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
-__all__ = ["Chain", "NotFiniteError"]
-
 # Transitions of a draw beside other steps, over those of a draw alone: one draw of all steps costs the gradients of the
 # others, too, and one more.
 _TIMES_BESIDE_OTHERS = 2
@@ -39,6 +37,7 @@ class Chain:
     tolerance: float  # energy that a step of the warm-up may gain: see Warmup.tolerance
     pending: int  # gradients that no draw has reported
     refinement: Refinement | None
+    compiled: bool  # whether compiled functions advance it from its start on
     n_grad: int = 0  # those that draws have
     iteration: int = 0  # draws made
     unstable: int = 0  # transitions that failed, since the warm-up
@@ -47,7 +46,7 @@ class Chain:
     @classmethod
     def begin(
         cls, arguments: MethodArguments, engine: Engine, learnt: Learnt | None, position: np.ndarray, *, default: bool,
-        moves_all: bool, n_tune: int, rng: np.random.Generator,
+        moves_all: bool, n_tune: int, compiled: bool, rng: np.random.Generator,
     ) -> Chain:  # fmt: skip
         """Start with a learnt setting or, without one, with the arguments as they are given.
 
@@ -95,6 +94,7 @@ class Chain:
             tolerance=0.0 if placed or learnt is None else THRESHOLDS.energy_tolerance,
             pending=pending,
             refinement=None if moves_all or learnt is None or fixed else Refinement(arguments),
+            compiled=compiled,
         )  # fmt: skip
 
     @property

@@ -6,15 +6,12 @@ A line ``<name>`` in a docstring stands for the text of that name, which several
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pymc as pm
 
-from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.steps.pymc_step import LangevinStep
+from pmm_mcmc.engines.arguments import MethodArguments, Reparametrise, Scaling
+from pmm_mcmc.steps.pymc_step import LangevinStep, Rng, Vars
 from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, ADJUSTED_WITHOUT_FRICTION, WITHOUT_FRICTION
-
-__all__ = ["BY_NAME", "GHMC", "MALA", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"]
 
 _TEXTS = {
     "vars": r"""
@@ -186,11 +183,11 @@ class PoissonULMC(LangevinStep):
     name = "poisson_ulmc"
 
     def __init__(
-        self, vars: Any = None, *, K: int | str = "auto", step_size: float | str = "auto",
+        self, vars: Vars = None, *, K: int | str = "auto", step_size: float | str = "auto",
         friction: float | str = "auto", option: int = 2, grid: str = "auto", scheme: str = "auto",
-        midpoint: str = "uniform", steps_per_draw: int | str = "auto", scaling: Any = "auto", target_bias: float = 0.05,
-        reparametrise: Any = "auto", keep_gradients: bool = True, model: pm.Model | None = None, blocked: bool = True,
-        rng: Any = None,
+        midpoint: str = "uniform", steps_per_draw: int | str = "auto", scaling: Scaling = "auto",
+        target_bias: float = 0.05, reparametrise: Reparametrise = "auto", keep_gradients: bool = True,
+        model: pm.Model | None = None, blocked: bool = True, rng: Rng = None,
     ):  # fmt: skip
         arguments = MethodArguments.checked(
             "PoissonULMC", K=K, step_size=step_size, friction=friction, option=option, grid=grid, scheme=scheme,
@@ -260,10 +257,10 @@ class PoissonOLMC(LangevinStep):
     statistics = WITHOUT_FRICTION
 
     def __init__(
-        self, vars: Any = None, *, K: int | str = "auto", step_size: float | str = "auto", option: int = 2,
-        grid: str = "auto", midpoint: str = "uniform", steps_per_draw: int | str = "auto", scaling: Any = "auto",
-        target_bias: float = 0.05, reparametrise: Any = "auto", keep_gradients: bool = True,
-        model: pm.Model | None = None, blocked: bool = True, rng: Any = None,
+        self, vars: Vars = None, *, K: int | str = "auto", step_size: float | str = "auto", option: int = 2,
+        grid: str = "auto", midpoint: str = "uniform", steps_per_draw: int | str = "auto", scaling: Scaling = "auto",
+        target_bias: float = 0.05, reparametrise: Reparametrise = "auto", keep_gradients: bool = True,
+        model: pm.Model | None = None, blocked: bool = True, rng: Rng = None,
     ):  # fmt: skip
         arguments = MethodArguments.checked(
             "PoissonOLMC", K=K, step_size=step_size, option=option, grid=grid, midpoint=midpoint,
@@ -319,10 +316,10 @@ class ULMC(LangevinStep):
     name = "ulmc"
 
     def __init__(
-        self, vars: Any = None, *, step_size: float | str = "auto", friction: float | str = "auto",
-        steps_per_draw: int | str = "auto", scaling: Any = "auto", target_bias: float = 0.05,
-        reparametrise: Any = "auto", keep_gradients: bool = True, model: pm.Model | None = None, blocked: bool = True,
-        rng: Any = None,
+        self, vars: Vars = None, *, step_size: float | str = "auto", friction: float | str = "auto",
+        steps_per_draw: int | str = "auto", scaling: Scaling = "auto", target_bias: float = 0.05,
+        reparametrise: Reparametrise = "auto", keep_gradients: bool = True, model: pm.Model | None = None,
+        blocked: bool = True, rng: Rng = None,
     ):  # fmt: skip
         arguments = MethodArguments.checked(
             "ULMC", step_size=step_size, friction=friction, steps_per_draw=steps_per_draw, scaling=scaling,
@@ -371,9 +368,9 @@ class OLMC(LangevinStep):
     statistics = WITHOUT_FRICTION
 
     def __init__(
-        self, vars: Any = None, *, step_size: float | str = "auto", steps_per_draw: int | str = "auto",
-        scaling: Any = "auto", target_bias: float = 0.05, reparametrise: Any = "auto", keep_gradients: bool = True,
-        model: pm.Model | None = None, blocked: bool = True, rng: Any = None,
+        self, vars: Vars = None, *, step_size: float | str = "auto", steps_per_draw: int | str = "auto",
+        scaling: Scaling = "auto", target_bias: float = 0.05, reparametrise: Reparametrise = "auto",
+        keep_gradients: bool = True, model: pm.Model | None = None, blocked: bool = True, rng: Rng = None,
     ):  # fmt: skip
         arguments = MethodArguments.checked(
             "OLMC", step_size=step_size, steps_per_draw=steps_per_draw, scaling=scaling, target_bias=target_bias,
@@ -444,10 +441,10 @@ class RLMC(LangevinStep):
     name = "rlmc"
 
     def __init__(
-        self, vars: Any = None, *, dynamics: str = "underdamped", step_size: float | str = "auto",
-        friction: float | str = "auto", steps_per_draw: int | str = "auto", scaling: Any = "auto",
-        target_bias: float = 0.05, reparametrise: Any = "auto", keep_gradients: bool = True,
-        model: pm.Model | None = None, blocked: bool = True, rng: Any = None,
+        self, vars: Vars = None, *, dynamics: str = "underdamped", step_size: float | str = "auto",
+        friction: float | str = "auto", steps_per_draw: int | str = "auto", scaling: Scaling = "auto",
+        target_bias: float = 0.05, reparametrise: Reparametrise = "auto", keep_gradients: bool = True,
+        model: pm.Model | None = None, blocked: bool = True, rng: Rng = None,
     ):  # fmt: skip
         if dynamics == "overdamped" and friction != "auto":
             raise ValueError(
@@ -518,9 +515,9 @@ class GHMC(LangevinStep):
     statistics = ADJUSTED_STATISTICS
 
     def __init__(
-        self, vars: Any = None, *, step_size: float | str = "auto", friction: float | str = "auto",
-        steps_per_draw: int | str = "auto", scaling: Any = "auto", reparametrise: Any = "auto",
-        keep_gradients: bool = True, model: pm.Model | None = None, blocked: bool = True, rng: Any = None,
+        self, vars: Vars = None, *, step_size: float | str = "auto", friction: float | str = "auto",
+        steps_per_draw: int | str = "auto", scaling: Scaling = "auto", reparametrise: Reparametrise = "auto",
+        keep_gradients: bool = True, model: pm.Model | None = None, blocked: bool = True, rng: Rng = None,
     ):  # fmt: skip
         arguments = MethodArguments.checked(
             "GHMC", step_size=step_size, friction=friction, steps_per_draw=steps_per_draw, scaling=scaling,
@@ -574,9 +571,9 @@ class MALA(LangevinStep):
     statistics = ADJUSTED_WITHOUT_FRICTION
 
     def __init__(
-        self, vars: Any = None, *, step_size: float | str = "auto", steps_per_draw: int | str = "auto",
-        scaling: Any = "auto", reparametrise: Any = "auto", keep_gradients: bool = True,
-        model: pm.Model | None = None, blocked: bool = True, rng: Any = None,
+        self, vars: Vars = None, *, step_size: float | str = "auto", steps_per_draw: int | str = "auto",
+        scaling: Scaling = "auto", reparametrise: Reparametrise = "auto", keep_gradients: bool = True,
+        model: pm.Model | None = None, blocked: bool = True, rng: Rng = None,
     ):  # fmt: skip
         arguments = MethodArguments.checked(
             "MALA", step_size=step_size, steps_per_draw=steps_per_draw, scaling=scaling, reparametrise=reparametrise,

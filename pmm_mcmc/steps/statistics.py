@@ -15,21 +15,6 @@ from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.engines.contract import Chunk, TunedParameters
 from pmm_mcmc.warmup.stein_identity import poisson_limit
 
-__all__ = [
-    "ADJUSTED_STATISTICS",
-    "ADJUSTED_WITHOUT_FRICTION",
-    "GRADIENTS",
-    "OF_STEP",
-    "STATISTICS",
-    "WITHOUT_FRICTION",
-    "Stats",
-    "columns_of",
-    "progress_columns",
-    "progress_values",
-    "row_of",
-    "warning_of",
-]  # fmt: skip
-
 GRADIENTS = ("gradient", "unconstrained", "noncentred")
 # What PyMC's loop alone records: the step, as JSON at the first draw after warm-up, the gradients of its setting, and
 # what its last draw has to say.
@@ -90,11 +75,12 @@ def row_of(
 
 def warning_of(method: str, failures: int, draws: int, thin: int, adjusted: bool, last: bool) -> SamplerWarning | None:
     """Return what the last draw of a chain has to say, which PyMC logs; the ``last`` chain names the verdict."""
+    verdict = "pmm.verdict(dt, model=model) says"
     if failures > poisson_limit(THRESHOLDS.unstable_rate * draws):
         failed = "proposals diverged" if adjusted else "transitions were unstable"
-        text = f"{method}: {failures} of {draws * thin} {failed}; pmm.verdict(dt) says where, and what to do"
+        text = f"{method}: {failures} of {draws * thin} {failed}; {verdict} where, and what to do"
         return SamplerWarning(WarningType.DIVERGENCES, text, "warn")
-    text = f"{method}: pmm.verdict(dt) says what the draws are worth"
+    text = f"{method}: {verdict} what the draws are worth"
     return SamplerWarning(WarningType.CONVERGENCE, text, "info") if last else None
 
 

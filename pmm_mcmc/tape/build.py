@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from numba.extending import get_cython_function_address
@@ -17,10 +17,12 @@ from scipy.special import cython_special
 
 from pmm_mcmc.tape import loop
 
-__all__ = ["Builder", "Tape", "Unsupported", "address_of", "offsets_of"]
-
 # Rows of an operation beyond two axes become instructions of their own.
 _MOST_INSTRUCTIONS = 64
+
+
+# What an operation is applied to: a view of a buffer, or numbers.
+type Value = np.ndarray | float
 
 
 class Unsupported(Exception):
@@ -64,7 +66,7 @@ def _collapsed(axes: list[tuple[int, list[int]]]) -> list[tuple[int, list[int]]]
     return merged
 
 
-def offsets_of(x: Any) -> tuple[np.ndarray, np.ndarray]:
+def offsets_of(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the first element of a view, and how far each is from it."""
     steps = [np.arange(size) * (stride // 8) for size, stride in zip(x.shape, x.strides, strict=True)]
     return x[(slice(0, 1),) * x.ndim].reshape(-1), sum(np.ix_(*steps), np.zeros(x.shape, np.int64))
@@ -91,11 +93,11 @@ class Builder:
         self._buffers[id(buffer)] = buffer
         return buffer[:size].reshape(tuple(shape))
 
-    def depends(self, value: Any) -> bool:
+    def depends(self, value: object) -> TypeGuard[np.ndarray]:
         """Return whether a value depends on the inputs."""
         return id(getattr(value, "base", None)) in self._buffers
 
-    def constant(self, value: Any) -> np.ndarray:
+    def constant(self, value: Value) -> np.ndarray:
         """Return a view of a buffer that holds numbers."""
         numbers = np.array(value, dtype=float, order="C")
         key = numbers.shape, numbers.tobytes()
@@ -104,7 +106,7 @@ class Builder:
             self._constants[key][...] = numbers
         return self._constants[key]
 
-    def _operand(self, value: Any, shape: tuple[int, ...]) -> tuple[tuple[int, int], list[int]]:
+    def _operand(self, value: Value, shape: tuple[int, ...]) -> tuple[tuple[int, int], list[int]]:
         """Return place and strides of a value that is broadcast to a shape."""
         view = value if self.depends(value) else self.constant(value)
         lead = len(shape) - view.ndim
@@ -119,7 +121,7 @@ class Builder:
         base_address, address = (array.__array_interface__["data"][0] for array in (base, view))
         return id(base), (address - base_address) // 8
 
-    def emit(self, code: int, out: Any, *values: Any, inner: int | None = None, address: int = 0) -> None:
+    def emit(self, code: int, out: np.ndarray, *values: Value, inner: int | None = None, address: int = 0) -> None:
         """Append an operation over the shape of its values, or of its result if ``inner`` is None.
 
         The last ``inner`` axes are those of one row, which is reduced or visited in order.
@@ -149,8 +151,9 @@ class Builder:
             self._rows.append([*cells, *[0] * (loop.CELLS - 1 - len(cells)), address])
 
     def _emit_in_order(
-        self, code: int, out: Any, values: Sequence[Any], shape: tuple[int, ...], inner: int | None, address: int
-    ) -> None:
+        self, code: int, out: np.ndarray, values: Sequence[Value], shape: tuple[int, ...], inner: int | None,
+        address: int,
+    ) -> None:  # fmt: skip
         """Append an operation over more axes than two: of values that are gathered in order first."""
         result = out if out.flags.c_contiguous else self.new(out.shape)
         self.emit(code, result, *(self.in_order(value, shape) for value in values), inner=inner, address=address)
@@ -158,31 +161,30 @@ class Builder:
             origin, places = offsets_of(out)
             self.emit(loop.SCATTER_SET, origin, result.reshape(-1), places.reshape(-1), inner=1)
 
-    def in_order(self, value: Any, shape: tuple[int, ...]) -> np.ndarray:
+    def in_order(self, value: Value, shape: tuple[int, ...]) -> np.ndarray:
         """Return a value that is broadcast to a shape of any number of axes, in contiguous order."""
-        if not self.depends(value):
-            return self.constant(np.broadcast_to(value, shape))
-        if value.shape == shape and value.flags.c_contiguous:
-            return value
-        origin, places = offsets_of(value)
+        view = value if self.depends(value) else self.constant(np.broadcast_to(value, shape))
+        if view.shape == shape and view.flags.c_contiguous:
+            return view
+        origin, places = offsets_of(view)
         out = self.new(shape)
         self.emit(loop.GATHER, out.reshape(-1), origin, np.broadcast_to(places, shape).reshape(-1))
         return out
 
-    def apply(self, code: int, *values: Any, address: int = 0) -> np.ndarray:
+    def apply(self, code: int, *values: Value, address: int = 0) -> np.ndarray:
         """Return the result of an elementwise operation."""
         out = self.new(np.broadcast_shapes(*(np.shape(value) for value in values)))
         self.emit(code, out, *values, address=address)
         return out
 
-    def call(self, name: str, *values: Any) -> np.ndarray:
+    def call(self, name: str, *values: Value) -> np.ndarray:
         """Return the result of a C function of doubles, element by element."""
         address = _function(name, len(values)) if name and len(values) <= 3 else None
         if address is None:
             raise Unsupported(name)
         return self.apply(loop.CALL, *values, address=address)
 
-    def copy(self, value: Any, shape: Sequence[int] | None = None) -> np.ndarray:
+    def copy(self, value: Value, shape: Sequence[int] | None = None) -> np.ndarray:
         """Return a contiguous copy of a value, broadcast to a shape."""
         out = self.new(np.shape(value) if shape is None else shape)
         self.emit(loop.COPY, out, value)
@@ -198,7 +200,7 @@ class Builder:
             self.emit(loop.COPY, place, each)
         return out
 
-    def in_a_row(self, *values: Any) -> np.ndarray:
+    def in_a_row(self, *values: Value) -> np.ndarray:
         """Return the elements of values of any shapes as one vector."""
         return self.join(0, [self.in_order(value, np.shape(value)).reshape(-1) for value in values])
 
@@ -238,7 +240,7 @@ class Builder:
             self.foreign("dgemm", y_flag, x_flag, n, m, k, 1.0, y, y_lead, x, x_lead, 0.0, out, n)
         return out
 
-    def matrix(self, x: Any) -> tuple[np.ndarray, str, int]:
+    def matrix(self, x: np.ndarray) -> tuple[np.ndarray, str, int]:
         """Return a matrix as BLAS reads it, transposed: "T" if it is stored by columns, and its leading dimension."""
         x = x if self.depends(x) else self.constant(x)
         rows, columns = (stride // 8 for stride in x.strides)

@@ -18,8 +18,6 @@ from pmm_mcmc.tape.build import Builder, Tape
 from pmm_mcmc.tape.loop import native
 from pmm_mcmc.tape.table import trace
 
-__all__ = ["TapedDensity"]
-
 # What prepares a graph for numba's own code: without it, every node is one operation.
 _NOT_REWRITTEN = ("fusion", "fuse_indexed_into_elemwise", "scalarize", "BlasOpt", "inplace")
 # Nodes from which on a graph is not brought into PyTensor's canonical form once more, after its gradient was taken: 40

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 from pytensor.compile.builders import OpFromGraph
-from pytensor.graph.basic import Constant
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import HasInnerGraph
 from pytensor.scalar.basic import Composite, ScalarOp
 from pytensor.scalar.loop import ScalarLoop
@@ -27,15 +28,13 @@ from pytensor.tensor.type import TensorType
 from pmm_mcmc.tape import loop
 from pmm_mcmc.tape.build import Builder, Unsupported, offsets_of
 
-__all__ = ["perform", "performed", "trace"]
-
 _log = logging.getLogger("pmm_mcmc")
 # Arguments and results of a function of NumPy, at most: terms of a sum may be more.
 _MOST_OF_NUMPY = 31
 _CALLBACK = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * loop.ARGUMENTS)
 
 
-def perform(node: Any, values: Sequence[Any]) -> list[Any]:
+def perform(node: Apply, values: Sequence[Any]) -> list[Any]:
     """Return what a node makes of numbers, by PyTensor's own code."""
     if len(values) > _MOST_OF_NUMPY and isinstance(node.op, Elemwise) and node.op.scalar_op.nfunc_spec:
         return [reduce(getattr(np, node.op.scalar_op.nfunc_spec[0]), values)]
@@ -47,7 +46,7 @@ def perform(node: Any, values: Sequence[Any]) -> list[Any]:
     return [each for (each,) in storage]
 
 
-def performed(builder: Builder, node: Any, values: Sequence[Any]) -> list[np.ndarray]:
+def performed(builder: Builder, node: Apply, values: Sequence[Any]) -> list[np.ndarray]:
     """Append a call of a node's own code, and return the values of its outputs; they are NaN where it fails.
 
     Raises
@@ -98,7 +97,7 @@ def _array(place: int, shape: tuple[int, ...]) -> np.ndarray:
     return np.ctypeslib.as_array((ctypes.c_double * size).from_address(place)).reshape(shape)
 
 
-def _shapes(builder: Builder, node: Any, values: Sequence[Any]) -> list[tuple[int, ...]]:
+def _shapes(builder: Builder, node: Apply, values: Sequence[Any]) -> list[tuple[int, ...]]:
     """Return the shapes of a node's outputs, which a trial shows where its types do not say them."""
     shapes = [out.type.shape for out in node.outputs]
     if any(None in shape for shape in shapes):
@@ -131,7 +130,7 @@ _MOST_UNROLLED = 20_000
 _TENSORS: dict[str, Callable[..., Any]] = {}
 
 
-def trace(builder: Builder, graph: Any, values: Sequence[Any]) -> list[Any]:
+def trace(builder: Builder, graph: FunctionGraph, values: Sequence[Any]) -> list[Any]:
     """Append the instructions of a graph whose inputs have these values, and return the values of its outputs.
 
     Raises
@@ -141,7 +140,7 @@ def trace(builder: Builder, graph: Any, values: Sequence[Any]) -> list[Any]:
     """
     traced: dict[Any, Any] = dict(zip(graph.inputs, values, strict=True))
 
-    def value(variable: Any) -> Any:
+    def value(variable: Variable) -> Any:
         if variable not in traced and isinstance(variable, Constant):
             traced[variable] = _numbers_of(variable.data)
         return traced[variable]
@@ -152,7 +151,7 @@ def trace(builder: Builder, graph: Any, values: Sequence[Any]) -> list[Any]:
     return [value(variable) for variable in graph.outputs]
 
 
-def _results(builder: Builder, node: Any, values: list[Any]) -> list[Any]:
+def _results(builder: Builder, node: Apply, values: list[Any]) -> list[Any]:
     """Return the values of the outputs of a node."""
     op = node.op
     name = type(op).__name__
@@ -217,7 +216,7 @@ def _scalars(builder: Builder, op: Any, dtypes: Sequence[str], values: Sequence[
     return [builder.apply(loop.ROUND32, result) if dtype == np.float32 else result]
 
 
-def _wrapped(builder: Builder, dtype: np.dtype, x: Any) -> Any:
+def _wrapped(builder: Builder, dtype: np.dtype, x: np.ndarray) -> np.ndarray:
     """Return whole numbers of 8 or 16 bits as they are stored: what is beyond the largest goes on at the smallest."""
     count = 2.0 ** (8 * dtype.itemsize)
     shifted = builder.apply(loop.SUB, x, float(np.iinfo(dtype).min))
@@ -247,11 +246,11 @@ def _scalar_loop(builder: Builder, op: Any, values: Sequence[Any]) -> list[Any]:
     return [*states, ended] if op.is_while else states
 
 
-def _scan(builder: Builder, op: Any, steps: Any, *values: Any) -> list[Any]:
+def _scan(builder: Builder, op: Any, steps: np.ndarray, *values: np.ndarray) -> list[Any]:
     """Append the steps of a scan one after the other; its buffers are rings that hold the last of the states."""
     info = op.info
-    steps = int(_numbers(builder, steps))
-    if info.as_while or steps * len(op.fgraph.apply_nodes) > _MOST_UNROLLED:
+    count = int(_numbers(builder, steps))
+    if info.as_while or count * len(op.fgraph.apply_nodes) > _MOST_UNROLLED:
         raise Unsupported("a scan that is long, or ends by a condition")
     taps = [*info.normalized_mit_mot_in_slices, *info.mit_sot_in_slices, *info.sit_sot_in_slices]
     outs = [*info.normalized_mit_mot_out_slices, *[(0,)] * (info.n_mit_sot + info.n_sit_sot)]
@@ -261,7 +260,7 @@ def _scan(builder: Builder, op: Any, steps: Any, *values: Any) -> list[Any]:
     sequences, states, carried, sizes, others = parts
     rings: list[Any] = [builder.copy(state) for state in states]
     rings += [None] * len(sizes)
-    for i in range(steps):
+    for i in range(count):
         inputs = [
             ring[(i + start + tap) % len(ring), ...]
             for ring, start, slices in zip(rings, starts, taps, strict=False)
@@ -278,28 +277,28 @@ def _scan(builder: Builder, op: Any, steps: Any, *values: Any) -> list[Any]:
                 rings[k] = builder.copy(0.0, (int(_numbers(builder, size)), *result.shape))
             builder.emit(loop.COPY, rings[k][i % len(rings[k]), ...], result)
         carried = results
-    counts = [steps + start for start in [*starts, *[0] * len(sizes)]]
+    counts = [count + start for start in [*starts, *[0] * len(sizes)]]
     return [*(_from_oldest(builder, ring, count) for ring, count in zip(rings, counts, strict=True)), *carried]
 
 
-def _from_oldest(builder: Builder, ring: Any, written: int) -> Any:
+def _from_oldest(builder: Builder, ring: np.ndarray, written: int) -> np.ndarray:
     """Return the elements of a ring in the order in which they were written."""
     oldest = written % len(ring) if written > len(ring) else 0
     return builder.join(0, [ring[oldest:], ring[:oldest]]) if oldest else ring
 
 
-def _cast(builder: Builder, dtype: np.dtype, x: Any) -> Any:
+def _cast(builder: Builder, dtype: np.dtype, x: np.ndarray) -> np.ndarray:
     if dtype.kind == "b":
         return builder.apply(loop.NEQ, x, 0.0)
     return builder.call("trunc", x) if dtype.kind in "iu" else x
 
 
-def _clip(builder: Builder, dtype: np.dtype, x: Any, low: Any, high: Any) -> Any:
+def _clip(builder: Builder, dtype: np.dtype, x: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     capped = builder.apply(loop.SWITCH, builder.apply(loop.LT, high, x), high, x)
     return builder.apply(loop.SWITCH, builder.apply(loop.LT, x, low), low, capped)
 
 
-def _log1mexp(builder: Builder, dtype: np.dtype, x: Any) -> Any:
+def _log1mexp(builder: Builder, dtype: np.dtype, x: np.ndarray) -> np.ndarray:
     far = builder.call("log1p", builder.apply(loop.MUL, builder.call("exp", x), -1.0))
     near = builder.call("log", builder.apply(loop.MUL, builder.call("expm1", x), -1.0))
     return builder.apply(loop.SWITCH, builder.apply(loop.LT, x, -np.log(2.0)), far, near)
@@ -323,7 +322,7 @@ _SCALARS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _numbers(builder: Builder, value: Any) -> Any:
+def _numbers(builder: Builder, value: np.ndarray) -> np.ndarray:
     """Return a value that must not depend on the position: an index or a shape."""
     if builder.depends(value):
         raise Unsupported("an index or a shape that depends on the position")
@@ -336,7 +335,7 @@ def _indices(builder: Builder, op: Any, values: Sequence[Any]) -> tuple:
     return indices_from_subtensor([each.item() if np.ndim(each) == 0 else each for each in numbers], op.idx_list)
 
 
-def _subtensor(builder: Builder, op: Any, x: Any, *values: Any) -> Any:
+def _subtensor(builder: Builder, op: Any, x: np.ndarray, *values: np.ndarray) -> np.ndarray:
     index = _indices(builder, op, values)
     if not any(isinstance(each, np.ndarray) for each in index):
         return x[(*index, ...)]
@@ -348,7 +347,7 @@ def _subtensor(builder: Builder, op: Any, x: Any, *values: Any) -> Any:
     return out
 
 
-def _inc_subtensor(builder: Builder, op: Any, x: Any, y: Any, *values: Any) -> Any:
+def _inc_subtensor(builder: Builder, op: Any, x: np.ndarray, y: np.ndarray, *values: np.ndarray) -> np.ndarray:
     out = builder.copy(x)
     index = _indices(builder, op, values)
     if not any(isinstance(each, np.ndarray) for each in index):
@@ -367,14 +366,14 @@ def _inc_subtensor(builder: Builder, op: Any, x: Any, y: Any, *values: Any) -> A
     return out
 
 
-def _dimshuffle(builder: Builder, op: Any, x: Any) -> Any:
+def _dimshuffle(builder: Builder, op: Any, x: np.ndarray) -> np.ndarray:
     kept_axes = [axis for axis in op.new_order if axis != "x"]
     dropped = [axis for axis in range(x.ndim) if axis not in kept_axes]
-    x = x.transpose(*kept_axes, *dropped)[(..., *[0] * len(dropped))]
+    x = x.transpose(*kept_axes, *dropped)[(..., *[0] * len(dropped))]  # type: ignore[arg-type]
     return np.expand_dims(x, tuple(i for i, axis in enumerate(op.new_order) if axis == "x"))
 
 
-def _reduction(builder: Builder, op: Any, x: Any) -> Any:
+def _reduction(builder: Builder, op: Any, x: np.ndarray) -> np.ndarray:
     name = type(op.scalar_op).__name__
     if name not in _REDUCTIONS:
         raise Unsupported(f"{op}")
@@ -382,7 +381,7 @@ def _reduction(builder: Builder, op: Any, x: Any) -> Any:
     return builder.apply(loop.EQ, total, x.size / max(total.size, 1)) if name == "AND" else total
 
 
-def _cumulative(builder: Builder, op: Any, x: Any) -> Any:
+def _cumulative(builder: Builder, op: Any, x: np.ndarray) -> np.ndarray:
     if op.axis is None:
         x = builder.copy(x).reshape(-1)
     out = builder.new(x.shape)
@@ -391,14 +390,14 @@ def _cumulative(builder: Builder, op: Any, x: Any) -> Any:
     return out
 
 
-def _check(builder: Builder, op: Any, x: Any, *conditions: Any) -> Any:
+def _check(builder: Builder, op: Any, x: np.ndarray, *conditions: np.ndarray) -> np.ndarray:
     for each in conditions:
         flat = builder.copy(each, np.shape(each)).reshape(-1)
         builder.emit(loop.CHECK, flat, flat)
     return x
 
 
-def _softmax(builder: Builder, op: Any, x: Any) -> Any:
+def _softmax(builder: Builder, op: Any, x: np.ndarray) -> np.ndarray:
     axes = range(x.ndim) if op.axis is None else np.atleast_1d(op.axis).tolist()
     shape = [1 if axis in axes or axis - x.ndim in axes else size for axis, size in enumerate(x.shape)]
     shifted = builder.apply(loop.SUB, x, builder.reduce(*_REDUCTIONS["Maximum"], x, axes).reshape(shape))
@@ -409,7 +408,7 @@ def _softmax(builder: Builder, op: Any, x: Any) -> Any:
     return builder.apply(loop.SUB, shifted, builder.call("log", total))
 
 
-def _cholesky(builder: Builder, op: Any, a: Any) -> Any:
+def _cholesky(builder: Builder, op: Any, a: np.ndarray) -> np.ndarray:
     n = len(a)
     mask = np.tri(n) if op.lower else np.tri(n).T
     out = builder.apply(loop.SWITCH, mask, a, 0.0)
@@ -419,7 +418,7 @@ def _cholesky(builder: Builder, op: Any, a: Any) -> Any:
     return out
 
 
-def _solve_triangular(builder: Builder, op: Any, a: Any, b: Any) -> Any:
+def _solve_triangular(builder: Builder, op: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     out = builder.copy(b)
     n = len(a)
     if out.size:

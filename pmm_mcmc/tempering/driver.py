@@ -15,15 +15,12 @@ from pmm_mcmc.diagnostics.mode_search import OtherModes
 from pmm_mcmc.engines.contract import Chunk, TunedParameters
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.tempered import GaussianMixture
-from pmm_mcmc.run import devices
+from pmm_mcmc.run.beginning import starts
 from pmm_mcmc.run.console import Console
-from pmm_mcmc.run.driver import Driver, FinishedChunk
-from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
-from pmm_mcmc.run.plan import SamplingPlan
-from pmm_mcmc.run.positions import starts
-from pmm_mcmc.run.recorders import MemoryRecorder, StoreRecorder
+from pmm_mcmc.run.driver import Driver, FinishedChunk, StopRequest
+from pmm_mcmc.run.plan import SamplingPlan, cores
+from pmm_mcmc.run.recorders import MemoryRecorder, StoreRecorder, refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.request import Request
-from pmm_mcmc.run.signals import StopRequest
 from pmm_mcmc.run.stopping import stopping_rule
 from pmm_mcmc.run.storage import Store
 from pmm_mcmc.tempering.ladder import LADDER, SEARCH_EVERY, SEARCHES, Ladder, Trips, report_of
@@ -67,14 +64,16 @@ class Tempering(Driver):
         self.tuned = bool(stored)
         self._identity = identity
         self._stack = stack
-        threads = 1 if plan.attributes["backend"] == "jax" else (request.cores or devices.cores())
+        threads = 1 if plan.attributes["backend"] == "jax" else (request.cores or cores())
         self._map_levels = stack.enter_context(_mapped_over_levels(threads))
         if stored:
             self._resume(stored)
         else:
             rng = np.random.default_rng(request.seed)
             key = rng.integers(0, 2**63, size=2, dtype=np.uint64)
-            start = None if self.path.has_prior else starts(plan, rng)
+            start = None
+            if not self.path.has_prior:
+                start = starts(plan.engine, plan.model, plan.density, request.initvals, request.chains, None, rng)
             self._tuner = Tuner(self.path, plan.arguments, options, request.chains, request.tune, key, self._map_levels)
             self._tuning = self._tuner.run(start)
             console.update(True, self._tuner.tuned, 0, *self._shown(0.0))
@@ -198,9 +197,11 @@ class Tempering(Driver):
         empty["sample_stats"]["restart"] = np.empty((replicas, 0), np.int64)
         rows = rows_of_chunk(request.draws, replicas, plan.numbers_per_draw)
         if request.store is None:
-            refuse_too_large(plan, request.draws, replicas)
+            refuse_too_large(plan.empty(1), request.draws, replicas, 0, plan.later)
             identity = self._identity | {"chains": replicas}
-            self.recorder = MemoryRecorder(plan, self.attributes, empty, rows, identity, request.draws)
+            self.recorder = MemoryRecorder(
+                plan.layout, plan.arguments, self.attributes, empty, rows, identity, request.draws
+            )
         else:
             template = plan.layout.tree(empty, self.attributes)
             template[LADDER] = xr.DataTree(self._named(report_of(ladder)))

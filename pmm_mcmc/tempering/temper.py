@@ -15,16 +15,17 @@ import xarray as xr
 from threadpoolctl import threadpool_limits
 
 from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.processes import is_primary_process
 from pmm_mcmc.model.checks import flat_priors, model_of
 from pmm_mcmc.model.hierarchy import children_of
 from pmm_mcmc.model.user_density import LogDensity
-from pmm_mcmc.run.console import Console
-from pmm_mcmc.run.devices import Jax
-from pmm_mcmc.run.driver import FinishedChunk
+from pmm_mcmc.run.console import Console, RunProgress, interrupted
+from pmm_mcmc.run.driver import FinishedChunk, StopRequest, stop_on_signals
 from pmm_mcmc.run.findings import findings_of
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import (
     Initvals,
+    Jax,
     Model,
     Request,
     Seed,
@@ -35,7 +36,6 @@ from pmm_mcmc.run.request import (
     refuse_unknown,
     stored_run,
 )
-from pmm_mcmc.run.signals import StopRequest, stop_on_signals
 from pmm_mcmc.run.stopping import DRAWS
 from pmm_mcmc.steps.methods import PoissonULMC
 from pmm_mcmc.steps.pymc_step import LangevinStep
@@ -161,7 +161,8 @@ def _tempered(request: Request) -> xr.DataTree:
     if request.seed is None:
         request = dataclasses.replace(request, seed=stored.get("seed", fresh_seed()))
     identity["seed"] = request.seed
-    with threadpool_limits(1, user_api="blas"), Console(request) as console:
+    shown = bool(request.progressbar) and (request.backend in ("numba", "tape") or is_primary_process())
+    with threadpool_limits(1, user_api="blas"), Console(shown, "Compiling the log density") as console:
         begin = "the prior" if options.from_prior else "the prior or fitted Gaussians"
         begin = begin if request.reference == "prior" else "fitted Gaussians"
         plan = SamplingPlan.of(request, lambda sampled: console.announce(f"{sampled}, on a ladder from {begin}"))
@@ -169,7 +170,10 @@ def _tempered(request: Request) -> xr.DataTree:
         _say_what_is_centred(request, console)
         if request.resume and not stored:
             _log.info("Nothing is stored yet in %s: the ladder is tuned from the beginning", request.store)
-        bar = console.bar(request.tune, request.draws, adjusted=True)
+        bar = RunProgress(
+            chains=request.chains, tune=request.tune, draws=request.draws, show=console.show, adjusted=True
+        )
+        console.update = bar.update
         with ExitStack() as stack, stop_on_signals(StopRequest()) as stopped, bar:
             driver = Tempering(plan, request, options, plan.identity | identity, stored, console, stack)
             finished = driver.go(stopped)
@@ -180,11 +184,13 @@ def _tempered(request: Request) -> xr.DataTree:
     result = driver.result()
     draws = result["posterior"].sizes["draw"]
     if not finished:
-        console.interrupted(stopped, draws, request.draws, "replica")
+        place = f"after {draws} of {request.draws} draws of each replica"
+        interrupted(stopped, request.store is not None, "only a ladder with store= can go on", draws, place)
     stopped.raise_again()
     if draws:
         console.log("%s", _words(result, console))
-        console.verdict(result)
+        if request.compute_convergence_checks:
+            console.verdict(result)
     return result
 
 

@@ -48,9 +48,9 @@ from pmm_mcmc.api import (
     console,
     convergence,
     coords_and_dims,
+    cores,
     decode,
     density_at,
-    devices,
     differences,
     encode,
     flat_names,
@@ -106,8 +106,12 @@ class Fits:
         rng = np.random.default_rng(seed)
         positions = spread_starts(self._centre, chains, None, lambda x: density_at(plan.engine, x)[1], rng)
         if positions is None:
-            positions = starts(plan, rng)  # which says why there is none
-        run = begun(plan, positions, rng)
+            positions = starts(plan.engine, plan.model, None, None, chains, None, rng)  # which says why there is none
+        request = plan.request
+        run = begun(
+            plan.engine, plan.arguments, positions, request.tune, plan.equilibrates, request.start,
+            request.superchains, rng,
+        )  # fmt: skip
         draws = _Draws(chains)
         rule = _ConvergenceRule(draws)
         sampling = Sampling(plan, run, draws, rule, _SILENT)
@@ -443,7 +447,7 @@ class Study:
                 f"step: {', '.join(method.arguments.integrated)} cannot be integrated out of data that each fit has "
                 "anew; leave reparametrise out"
             )
-        self._cores = request.cores or devices.cores()
+        self._cores = request.cores or cores()
         self._request = dataclasses.replace(request, cores=1)  # of each process
         self.seed = fresh_seed() if self._request.seed is None else self._request.seed
         self._level = logging.INFO if request.progressbar else logging.DEBUG

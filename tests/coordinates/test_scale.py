@@ -8,6 +8,7 @@ import pickle
 
 import numpy as np
 import pytest
+from one_chain import advanced
 from reference import engine, gaussian
 
 from pmm_mcmc.coordinates.affine import Coordinates, affine_scale, best_coordinates, refitted
@@ -126,8 +127,8 @@ def test_engine_runs_the_same_chain_in_the_low_rank_and_the_dense_form(name):
             rtol=0.0,
             atol=1e-11,
         )
-        found[which] = run.run(
-            TunedParameters(0.02, 8, 1.0, coordinates, 1), Ensemble(state, gradient, key), 30, thin=2
+        found[which] = advanced(
+            run, TunedParameters(0.02, 8, 1.0, coordinates, 1), Ensemble(state, gradient, key), 30, thin=2
         )
     for a, b in zip(found["low rank"], found["dense"], strict=True):
         np.testing.assert_allclose(a, b, rtol=0.0, atol=1e-9)

@@ -6,6 +6,7 @@ Random tests at fixed keys: |z| < 4.5 (7e-6 each) and p > 1e-6.
 import numpy as np
 import pytest
 from numba import cfunc
+from one_chain import advanced, followed
 from reference import RECOVER, SHORTEST, SHRINK, SUBSTEPS, Chain, engine, mean_gradients
 from scipy.stats import kstest, norm
 
@@ -131,7 +132,7 @@ def compare_with_reference(name, mode, step_size, rows):
     limits = limits_of(kernel, step_size, K)
     u, v = state[:D], state[D : 2 * D]
     chain = Chain(kernel, lambda x: rough_numpy(x, mode), u, v, step_size, 1.4, K, KEY, *COORDINATES[:2], limits)
-    out = run.run(TunedParameters(step_size, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), rows)
+    out = followed(run, TunedParameters(step_size, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), rows)
     for row in range(rows):
         chain.calls = chain.unstable = chain.refined = chain.model_failures = 0
         chain.advance()
@@ -174,7 +175,7 @@ def test_guard_is_the_reference_chain_s(name, mode):
 def test_a_rejected_step_restarts_at_the_last_known_point(name):
     kernel, K = SCHEMES[name]
     run, state, gradient, _ = start(kernel, mode=1)
-    out = run.run(TunedParameters(0.6, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 4000)
+    out = followed(run, TunedParameters(0.6, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 4000)
     bad = np.flatnonzero(out.unstable[1:]) + 1
     assert 40 < bad.size < 3000
     u, v, b, evaluated = (out.state[:, i * D : (i + 1) * D] for i in range(4))
@@ -208,7 +209,7 @@ def test_a_chain_that_finds_nothing_finite_stays_where_it_is(name):
     run, state, gradient, tables = start(kernel)
     first = COORDINATES.centre + COORDINATES.scale * state[:D]
     tables[:, 1] = -1
-    out = run.run(TunedParameters(0.3, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 50)
+    out = followed(run, TunedParameters(0.3, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 50)
     np.testing.assert_array_equal(out.position, np.tile(first, (50, 1)))
     np.testing.assert_array_equal(out.unstable, 1)
     np.testing.assert_array_equal(out.accept, 0.0)
@@ -228,38 +229,38 @@ def test_a_start_that_is_not_finite_is_said_to_be(mode):
 def test_gradient_and_log_density_belong_to_the_draw(name):
     kernel, K = SCHEMES[name]
     run, state, gradient, _ = start(kernel)
-    out = run.run(TunedParameters(0.2, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 30, thin=3)
+    out = advanced(run, TunedParameters(0.2, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 30, thin=3)
     for x, g, lp in zip(out.position, out.evaluation, out.lp, strict=True):
         expected_lp, expected_g = rough_numpy(x)
         assert abs(lp - expected_lp) < 1e-12
         np.testing.assert_allclose(g, expected_g, rtol=0.0, atol=1e-12)
     np.testing.assert_array_equal(gradient, out.evaluation[-1])
-    np.testing.assert_array_equal(state, out.state[-1])
 
 
 @pytest.mark.parametrize("mode", [0, 1])
 @pytest.mark.parametrize("name", FEW)
 def test_draws_do_not_depend_on_the_chunks(name, mode):
     kernel, K = SCHEMES[name]
-    runs = {}
+    setting = TunedParameters(0.3, K, 1.4, COORDINATES, 1)
+    runs, ends = {}, {}
     for rows in (1, 7, 64):
         run, state, gradient, _ = start(kernel, mode)
-        chunks, first = [], 0
-        while first < 64:
-            n = min(rows, 64 - first)
-            chunks.append(
-                run.run(
-                    TunedParameters(0.3, K, 1.4, COORDINATES, 1), Ensemble(state.copy(), gradient.copy(), KEY, first), n
-                )
-            )
+        chunks, done = [], 0
+        while done < 64:
+            n = min(rows, 64 - done)
             # A chunk starts from the saved state alone.
-            state, gradient, first = chunks[-1].state[-1], chunks[-1].evaluation[-1], first + n
+            state, gradient = state.copy(), gradient.copy()
+            chunks.append(advanced(run, setting, Ensemble(state, gradient, KEY, done), n))
+            done += n
         runs[rows] = Chunk(*(np.concatenate(field) for field in zip(*chunks, strict=True)))
+        ends[rows] = state.tobytes()
     for rows in (1, 7):
         assert [field.tobytes() for field in runs[rows]] == [field.tobytes() for field in runs[64]]
+        assert ends[rows] == ends[64]
     run, state, gradient, _ = start(kernel, mode)
-    thinned = run.run(TunedParameters(0.3, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 16, thin=4)
-    assert thinned.state.tobytes() == np.ascontiguousarray(runs[64].state[3::4]).tobytes()
+    thinned = advanced(run, setting, Ensemble(state, gradient, KEY), 16, thin=4)
+    assert state.tobytes() == ends[64]
+    assert thinned.position.tobytes() == np.ascontiguousarray(runs[64].position[3::4]).tobytes()
     np.testing.assert_array_equal(thinned.n_grad, runs[64].n_grad.reshape(16, 4).sum(axis=1))
     np.testing.assert_array_equal(thinned.unstable, runs[64].unstable.reshape(16, 4).sum(axis=1))
     np.testing.assert_array_equal(thinned.model_failures, runs[64].model_failures.reshape(16, 4).sum(axis=1))
@@ -270,7 +271,7 @@ def test_draws_do_not_depend_on_the_chunks(name, mode):
 def test_change_of_coordinates(name):
     kernel, K = SCHEMES[name]
     run, state, gradient, _ = start(kernel)
-    run.run(TunedParameters(0.2, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 20)
+    advanced(run, TunedParameters(0.2, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 20)
     new = Coordinates(np.array([-1.0, 2.0, 0.3, 0.0]), np.array([2.0, 0.1, 1.0, 0.6]))
     chain = Ensemble(state, gradient, KEY)
     chain.change_coordinates(run, COORDINATES, new)
@@ -293,7 +294,7 @@ def test_mean_number_of_gradients(option, grid):
     chosen = {"midpoint": option} if option == "importance" else {"option": option}
     kernel, K = kernel_of("PoissonULMC", "underdamped", grid=grid, **chosen), 7
     run, state, gradient, _ = start(kernel)
-    n_grad = run.run(TunedParameters(0.1, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 20_000).n_grad
+    n_grad = advanced(run, TunedParameters(0.1, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 20_000).n_grad
     if option != 1 and grid == "centred":
         assert np.all(n_grad == 2)
     else:
@@ -305,7 +306,7 @@ def test_mean_number_of_gradients(option, grid):
 def test_adjusted_draws_begin_at_the_last_one_at_rest(name):
     kernel, K = SCHEMES[name]
     run, state, gradient, tables = start(kernel)
-    run.run(TunedParameters(0.3, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 20)
+    advanced(run, TunedParameters(0.3, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 20)
     calls = tables[:, 0].sum()
     chain = Ensemble(state, gradient, KEY)
     chain.rest_at_draws(kernel, GHMC)
@@ -321,7 +322,7 @@ def test_dense_coordinates_run_the_same_chain_as_diagonal_ones():
     out = []
     for coordinates in (diagonal, dense):
         run, state, gradient, _ = start(kernel, 0)
-        out.append(run.run(TunedParameters(0.3, K, 1.0, coordinates, 1), Ensemble(state, gradient, KEY), 40))
+        out.append(advanced(run, TunedParameters(0.3, K, 1.0, coordinates, 1), Ensemble(state, gradient, KEY), 40))
     np.testing.assert_allclose(out[0].position, out[1].position, rtol=0.0, atol=1e-11)
 
 

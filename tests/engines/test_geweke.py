@@ -12,6 +12,7 @@ J. Geweke, "Getting it right: joint distribution tests of posterior simulators",
 
 import numpy as np
 from numba import cfunc
+from one_chain import advanced
 from reference import engine
 
 from pmm_mcmc.coordinates.affine import Coordinates
@@ -63,7 +64,7 @@ def largest_z(setting, noise=NOISE, replicates=200, rounds=50):
             y = z[2:] + noise * rng.standard_normal(N)
             table[:] = np.rint(y * UNIT)
             gradient = run.evaluate(SCALE, state)
-            out = run.run(setting, Ensemble(state, gradient, key, i), 1)
+            out = advanced(run, setting, Ensemble(state, gradient, key, i), 1)
             z, accepted = out.position[0].copy(), accepted + float(out.accept[0])
             seen[i] = moments(z, state[2 + N : 4 + 2 * N], state[-1])
         found[replicate] = seen.mean(axis=0)

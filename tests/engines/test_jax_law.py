@@ -18,7 +18,7 @@ from test_gaussian_law import CHAINED, RECYCLED, cells, continuous
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
 from pmm_mcmc.engines.contract import Ensemble, TunedParameters, empty_state
-from pmm_mcmc.engines.jax_random import END, MIDPOINT, Keyed, words_of
+from pmm_mcmc.engines.jax_shared import END, MIDPOINT, Keyed, words_of
 from pmm_mcmc.langevin.gaussian_law import stationary_covariance
 from pmm_mcmc.langevin.methods import OVERDAMPED, UNDERDAMPED, Scheme
 from pmm_mcmc.langevin.midpoints import IMPORTANCE_POWER

@@ -8,7 +8,7 @@ import pytest
 from reference import stream
 from scipy.stats import chi2, kstest, norm
 
-from pmm_mcmc.engines.numba_random import fill_normals, start_stream, uniform
+from pmm_mcmc.engines.numba_shared import fill_normals, start_stream, uniform
 
 pytestmark = pytest.mark.quick
 

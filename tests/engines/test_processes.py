@@ -18,8 +18,8 @@ import store_runs
 import pmm_mcmc as pmm
 from pmm_mcmc.engines import jax_engine
 from pmm_mcmc.engines.processes import Processes, ProcessesError
-from pmm_mcmc.run import memory
-from pmm_mcmc.run.storage.recovery import stored_identity
+from pmm_mcmc.run import recorders
+from pmm_mcmc.run.storage.store import stored_identity
 from pmm_mcmc.warmup import warm_up
 
 pytestmark = pytest.mark.longest
@@ -150,7 +150,7 @@ DENSITY = pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2) - 0.1 * jnp.sum
 def make_small(patch):
     """Groups of 15 chains, chunks of 8 draws; and chains that do not tune are taken for stuck after every block."""
     patch.setattr(jax_engine, "_GROUP_CPU", 16)
-    patch.setattr(memory, "_MOST_ROWS", 8)
+    patch.setattr(recorders, "_MOST_ROWS", 8)
     # They take the places of the first ones, which belong to another process.
     patch.setattr(
         warm_up, "replacements", lambda usable, unstable: np.arange(len(usable)) % warm_up.THRESHOLDS.training_chains

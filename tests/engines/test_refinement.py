@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numba import cfunc
+from one_chain import advanced, followed
 from reference import covariance, engine, flow, gaussian
 from scipy.special import gamma
 from test_stability import METHODS, automatic, quartic
@@ -102,8 +103,8 @@ def test_without_a_force_parts_lead_where_the_whole_step_does(monkeypatch, name)
     def run():
         state = start.copy()
         gradient = engine(kernel, d, target).evaluate(roomy, state)
-        return engine(kernel, d, target).run(
-            TunedParameters(step, K, 1.0, roomy, 1), Ensemble(state, gradient, KEY), 20
+        return followed(
+            engine(kernel, d, target), TunedParameters(step, K, 1.0, roomy, 1), Ensemble(state, gradient, KEY), 20
         )
 
     limited(monkeypatch, step, False)
@@ -199,7 +200,7 @@ def test_a_long_step_in_parts_has_nearly_the_law_of_the_target(monkeypatch, name
             run = engine(kernel, d, quartic)
             gradient = run.evaluate(roomy, state)
             key = np.array([7, chain], dtype=np.uint64)
-            out = run.run(TunedParameters(step, K, 1.0, roomy, 1), Ensemble(state, gradient, key), 4000)
+            out = advanced(run, TunedParameters(step, K, 1.0, roomy, 1), Ensemble(state, gradient, key), 4000)
             means.append((out.position[200:] ** 2).mean())
             refined += out.refined.sum()
         return np.mean(means) / exact - 1.0, np.std(means, ddof=1) / np.sqrt(8) / exact, refined / 32_000

@@ -9,6 +9,7 @@ import itertools
 import numpy as np
 import pytest
 from covering import pairs
+from one_chain import followed
 from reference import cell_law, engine, fine_times, flow, gaussian, sde, sequential, uniform_midpoint, unrolled
 
 from pmm_mcmc.coordinates.affine import Coordinates
@@ -243,7 +244,7 @@ def chain_moments(kernel, alpha, friction, K, exact):
         gradient = run.evaluate(coordinates, state)
         state[:D] = first[0]
         key = np.array([5, chain], dtype=np.uint64)
-        out = run.run(TunedParameters(alpha, K, friction, coordinates, 1), Ensemble(state, gradient, key), STEPS)
+        out = followed(run, TunedParameters(alpha, K, friction, coordinates, 1), Ensemble(state, gradient, key), STEPS)
         assert out.unstable.sum() == 0
         x = np.stack([out.state[:, :D], out.state[:, D : 2 * D], out.state[:, 3 * D : 4 * D]][:n])
         for half in range(2):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from covering import pairs
 from numba import cfunc
+from one_chain import advanced
 from reference import engine, gaussian
 
 from pmm_mcmc.coordinates.affine import Coordinates
@@ -93,7 +94,7 @@ def test_it_is_silent_in_a_run_on_a_gaussian(name, d):
     state = empty_state(rng.normal(size=d), rng.normal(size=d) * (kernel.dynamics != OVERDAMPED))
     run = engine(kernel, d, gaussian)
     gradient = run.evaluate(roomy(d), state)
-    out = run.run(TunedParameters(step, K, 1.0, roomy(d), 1), Ensemble(state, gradient, KEY), 100, thin=30)
+    out = advanced(run, TunedParameters(step, K, 1.0, roomy(d), 1), Ensemble(state, gradient, KEY), 100, thin=30)
     assert out.unstable.sum() == 0 and out.model_failures.sum() == 0
 
 
@@ -144,7 +145,7 @@ def run_on(target, name, step, *, d, rows, start=0.5, scale=1.0, tables=None):
     coordinates = Coordinates(np.zeros(d), np.full(d, scale))
     state = empty_state(np.full(d, start / scale), rng.normal(size=d) * (kernel.dynamics != OVERDAMPED))
     gradient = run.evaluate(coordinates, state)
-    return run.run(TunedParameters(step, K, 1.0, coordinates, 1), Ensemble(state, gradient, KEY), rows)
+    return advanced(run, TunedParameters(step, K, 1.0, coordinates, 1), Ensemble(state, gradient, KEY), rows)
 
 
 @every_method

@@ -13,7 +13,7 @@ import pmm_mcmc as pmm
 from pmm_mcmc.model.jax_density import JaxDensity
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Request
-from pmm_mcmc.run.storage.recovery import differences
+from pmm_mcmc.run.storage.store import differences
 
 OPTIONS = {"draws": 50, "tune": 200, "chains": 4, "random_seed": 1, "progressbar": False}
 OPTIONS["compute_convergence_checks"] = False

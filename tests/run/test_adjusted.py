@@ -12,7 +12,7 @@ from sampling_runs import BACKENDS, QUIET, Stop, assert_same
 from store_runs import files
 
 import pmm_mcmc as pmm
-from pmm_mcmc.run import memory
+from pmm_mcmc.run import recorders
 
 pytest_plugins = ["sampling_fixtures"]
 
@@ -135,7 +135,7 @@ def test_more_of_a_run_without_warm_up(schools):
 @pytest.mark.parametrize("adjusted", [True, False])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_stopped_anywhere_it_resumes_to_the_same_bytes(schools, backend, adjusted, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_MOST_ROWS", 10)
+    monkeypatch.setattr(recorders, "_MOST_ROWS", 10)
     options = {"discard_tuned_samples": False, "draws": 20, "adjusted": adjusted}
     whole = default(schools, backend, store=tmp_path / "whole", **options)
     ended = set()
@@ -168,7 +168,7 @@ def test_the_store_of_adjusted_draws_is_not_that_of_others(schools, tmp_path):
 
 
 def test_draws_of_warm_up_are_kept_with_those_of_equilibration(schools, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_MOST_ROWS", 7)
+    monkeypatch.setattr(recorders, "_MOST_ROWS", 7)
     heard = []
 
     def note(chunk):

@@ -84,6 +84,6 @@ def test_a_model_that_is_finite_nowhere_is_refused():
 
 
 def test_a_run_that_would_not_fit_is_refused_with_the_numbers(schools, monkeypatch):
-    monkeypatch.setattr("pmm_mcmc.run.memory.available_bytes", lambda: 10**6)
+    monkeypatch.setattr("pmm_mcmc.run.recorders.available_bytes", lambda: 10**6)
     with pytest.raises(ValueError, match=r"6 chains of 9999 draws.*available.*store="):
         run(schools, "numba", draws=9999)

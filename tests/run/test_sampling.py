@@ -14,7 +14,7 @@ from sampling_runs import BACKENDS, assert_same, run
 
 import pmm_mcmc as pmm
 from pmm_mcmc.engines import jax_engine
-from pmm_mcmc.run import memory, phases, plan
+from pmm_mcmc.run import phases, plan, recorders
 from pmm_mcmc.warmup import warm_up
 
 pytestmark = pytest.mark.longest
@@ -76,7 +76,7 @@ def test_draws_do_not_depend_on_how_the_run_is_cut(schools, backend, adjusted, m
     monkeypatch.setattr(phases, "_SECONDS", 0.0)  # a draw at a time
     assert_same(whole, run(schools, backend, **options))
     monkeypatch.setattr(phases, "_SECONDS", 1e9)
-    monkeypatch.setattr(memory, "_MOST_ROWS", 7)
+    monkeypatch.setattr(recorders, "_MOST_ROWS", 7)
     assert_same(whole, run(schools, backend, **options))
     monkeypatch.setattr(plan, "_BATCH_BYTES", 1)  # a group at a time
     assert_same(whole, run(schools, backend, **options))

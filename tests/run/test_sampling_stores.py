@@ -12,9 +12,9 @@ from sampling_runs import BACKENDS, assert_same, run
 from store_runs import files
 
 import pmm_mcmc as pmm
-from pmm_mcmc.run import memory
+from pmm_mcmc.run import recorders
 from pmm_mcmc.run.storage import folder
-from pmm_mcmc.run.storage.recovery import stored_identity
+from pmm_mcmc.run.storage.store import stored_identity
 
 pytestmark = pytest.mark.longest
 
@@ -68,7 +68,7 @@ def test_another_run_s_store_is_refused_by_name(schools, tmp_path):
 
 
 def test_a_full_disk_loses_nothing_that_was_committed(well, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_MOST_ROWS", 10)
+    monkeypatch.setattr(recorders, "_MOST_ROWS", 10)
     whole = run(well)
     write, calls = folder._write, []
 
@@ -91,7 +91,7 @@ def test_a_full_disk_loses_nothing_that_was_committed(well, tmp_path, monkeypatc
 
 
 def test_callback_sees_every_chunk_and_may_stop(schools, caplog, monkeypatch):
-    monkeypatch.setattr(memory, "_MOST_ROWS", 10)
+    monkeypatch.setattr(recorders, "_MOST_ROWS", 10)
     seen = []
 
     def watch(drawn):
@@ -113,7 +113,7 @@ def test_callback_sees_every_chunk_and_may_stop(schools, caplog, monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_keep_what_is_finished(schools, number, monkeypatch):
     """A handler of the user's own hears of SIGTERM afterwards; Ctrl-C has been heard."""
-    monkeypatch.setattr(memory, "_MOST_ROWS", 10)
+    monkeypatch.setattr(recorders, "_MOST_ROWS", 10)
     heard = []
 
     def interrupt(drawn):
@@ -134,7 +134,7 @@ def test_signals_keep_what_is_finished(schools, number, monkeypatch):
 
 
 def test_ctrl_c_twice_ends_at_once_and_resuming_completes_it(well, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_MOST_ROWS", 10)
+    monkeypatch.setattr(recorders, "_MOST_ROWS", 10)
 
     def interrupt(drawn):
         if not drawn.tuning and drawn.done == 10:
@@ -159,7 +159,7 @@ def test_other_threads_may_sample(well):
 
 
 def test_other_errors_of_a_callback_are_passed_on_and_the_store_stays_whole(well, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_MOST_ROWS", 10)
+    monkeypatch.setattr(recorders, "_MOST_ROWS", 10)
 
     def fail(drawn):
         if drawn.done == 10 and not drawn.tuning:

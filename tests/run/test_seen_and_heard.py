@@ -85,8 +85,8 @@ HANDLER
 def tell(drawn):
     if not drawn.tuning and drawn.done >= 20:
         os.kill(os.getpid(), signal.SIGTERM)
-from pmm_mcmc.run import memory
-memory._MOST_ROWS = 10
+from pmm_mcmc.run import recorders
+recorders._MOST_ROWS = 10
 dt = pmm.sample(model=model, random_seed=1, chains=2, draws=1000, store=STORE, callback=tell,
                 progressbar=False)
 print("went on", dt["posterior"].sizes["draw"])

@@ -6,8 +6,8 @@ import pymc as pm
 import pytest
 
 import pmm_mcmc as pmm
+from pmm_mcmc.run.beginning import starts
 from pmm_mcmc.run.plan import SamplingPlan
-from pmm_mcmc.run.positions import starts
 from pmm_mcmc.run.request import Request
 
 
@@ -24,7 +24,7 @@ def model():
 @pytest.mark.parametrize(("subject", "centre", "width"), [(density, 0.0, 2.0), (model, 5.0, 1.0)])
 def test_starts_fill_their_box(subject, centre, width):
     plan = SamplingPlan.of(Request(model=subject(), chains=499))
-    positions = starts(plan, np.random.default_rng(1)) - centre
+    positions = starts(plan.engine, plan.model, plan.density, None, 499, None, np.random.default_rng(1)) - centre
     assert positions.shape == (499, 3)
     assert np.all(np.abs(positions) < width)
     np.testing.assert_allclose(positions.std(axis=0), width / np.sqrt(3.0), rtol=0.1)  # 5 standard errors

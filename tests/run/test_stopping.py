@@ -11,7 +11,7 @@ from store_runs import files
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.verdict import asks_for_more
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.run import memory, phases, stopping
+from pmm_mcmc.run import phases, recorders, stopping
 from pmm_mcmc.run.stopping import VerdictRule, first_look, limit_after
 
 pytest_plugins = ["sampling_fixtures"]
@@ -98,7 +98,7 @@ def test_at_the_bound_it_ends_says_why_and_goes_on(well, stored, tmp_path, monke
 
 
 def test_stopped_anywhere_it_resumes_to_the_same_end_and_bytes(schools, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_MOST_ROWS", 50)
+    monkeypatch.setattr(recorders, "_MOST_ROWS", 50)
     options = {"draws": "auto", "chains": 4, "discard_tuned_samples": False}
     whole = run(schools, store=tmp_path / "whole", **options)
     assert 100 < drawn(whole) < 1000
@@ -112,7 +112,7 @@ def test_stopped_anywhere_it_resumes_to_the_same_end_and_bytes(schools, tmp_path
 
 
 def test_in_memory_it_goes_on_to_the_same_end(schools, monkeypatch):
-    monkeypatch.setattr(memory, "_MOST_ROWS", 50)
+    monkeypatch.setattr(recorders, "_MOST_ROWS", 50)
     whole = run(schools, draws="auto", chains=4)
     part = run(schools, draws="auto", chains=4, callback=Stop(8))
     assert 0 < drawn(part) < drawn(whole)
@@ -121,7 +121,7 @@ def test_in_memory_it_goes_on_to_the_same_end(schools, monkeypatch):
 
 
 def test_a_store_that_began_with_a_number_is_looked_at_in_its_own_chunks(well, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_MOST_ROWS", 30)
+    monkeypatch.setattr(recorders, "_MOST_ROWS", 30)
     run(well, draws=30, store=tmp_path / "a", **SLOW)
     monkeypatch.setattr(stopping, "DRAWS", 200)
     longer = run(well, draws="auto", store=tmp_path / "a", resume=True, **SLOW)

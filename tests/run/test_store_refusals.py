@@ -9,7 +9,7 @@ from store_runs import WHOLE, check_upto, finish, read
 import pmm_mcmc as pmm
 from pmm_mcmc.run.storage import NothingStored, Store, StoreError, open_store
 from pmm_mcmc.run.storage import folder as folders
-from pmm_mcmc.run.storage.recovery import stored_identity
+from pmm_mcmc.run.storage.store import stored_identity
 
 pytestmark = pytest.mark.quick
 

@@ -27,7 +27,7 @@ from warm_starts import (
 
 import pmm_mcmc as pmm
 from pmm_mcmc.model import pymc_density
-from pmm_mcmc.run import memory, plan
+from pmm_mcmc.run import plan, recorders
 
 BUILDERS = {"numba": regression, "jax": jax_regression}
 
@@ -153,7 +153,7 @@ def test_a_run_that_starts_in_one_of_two_modes_does_not_pass_for_right(weights):
 
 @pytest.mark.parametrize("wrong", [1.0, 3.0, 10.0])
 def test_a_stopped_run_resumes_to_the_same_bytes(model, former, wrong, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_MOST_ROWS", 20)
+    monkeypatch.setattr(recorders, "_MOST_ROWS", 20)
     start = planted(former, scaled(wrong))
     options = {"start": start, "draws": 40, "discard_tuned_samples": False}
     uncut = sample(model, store=tmp_path / "uncut", **options)

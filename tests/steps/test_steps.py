@@ -15,8 +15,9 @@ from step_runs import ADJUSTED, N_DRAWS, N_TUNE, STEPS, begin, build, every_step
 import pmm_mcmc as pmm
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.numba_shared import Functions
+from pmm_mcmc.engines.taped_engine import TapedEngine
 from pmm_mcmc.model.native import SIGNATURE
-from pmm_mcmc.steps import binding
+from pmm_mcmc.steps import pymc_step
 
 pytestmark = [pytest.mark.pymc, pytest.mark.longest]
 
@@ -189,13 +190,13 @@ def test_chains_start_overdispersed_unless_told_where(model, sample, monkeypatch
 
 def watched_learning(monkeypatch):
     """Return a list that grows with each setting that is learnt."""
-    learnt, learn = [], binding.learn
+    learnt, learn = [], pymc_step.learn
 
     def watched(*arguments, **options):
         learnt.append(learn(*arguments, **options))
         return learnt[-1]
 
-    monkeypatch.setattr(binding, "learn", watched)
+    monkeypatch.setattr(pymc_step, "learn", watched)
     return learnt
 
 
@@ -279,3 +280,18 @@ def test_progress_bar_shows_step_size_K_gradients_and_failures(model, monkeypatc
     row = shown.splitlines()[-1].split() if shown.splitlines()[-1].strip() else shown.splitlines()[-2].split()
     assert {"1.5", "16", str(spent)} <= set(row), row
     assert failed > 0 and not any(failing[:N_TUNE]) and failing[-1]
+
+
+def test_a_chain_is_compiled_from_its_start_if_it_will_be_anyhow(model, sample, monkeypatch):
+    on_tape = []
+    advance = TapedEngine.advance
+    monkeypatch.setattr(TapedEngine, "advance", lambda *args, **options: on_tape.append(1) or advance(*args, **options))
+    with model:
+        step = pmm.GHMC()
+        short = sample(step, draws=20, tune=20)
+        assert len(on_tape) > 40
+        step.binding.engine.switch = 39
+        on_tape.clear()
+        long = sample(step, draws=20, tune=20)
+    assert not on_tape, "its setting is known, and the chain is longer than a tape is worth"
+    np.testing.assert_allclose(long["posterior"]["x"], short["posterior"]["x"], rtol=1e-6)

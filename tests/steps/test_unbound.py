@@ -7,7 +7,7 @@ import pymc as pm
 import pytest
 
 import pmm_mcmc as pmm
-from pmm_mcmc.steps import binding, pymc_step
+from pmm_mcmc.steps import pymc_step
 
 pytestmark = pytest.mark.pymc
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "cores": 1, "random_seed": 1}
@@ -65,14 +65,12 @@ def test_it_binds_anew_to_each_model_and_keeps_what_it_was_given():
 
 
 def test_the_frame_of_pm_sample_has_what_a_step_reads_there(monkeypatch):
-    seen = {}
-    monkeypatch.setattr(
-        pymc_step, "options_of_call", lambda: seen.update(options := binding.options_of_call()) or options
-    )
+    seen, read_options = {}, pymc_step.options_of_call
+    monkeypatch.setattr(pymc_step, "options_of_call", lambda: seen.update(options := read_options()) or options)
     wrapper(normal("x"), step=pmm.GHMC())
     read = {"tune", "draws", "chains", "model", "quiet", "progressbar", "initial_points", "provided_steps"}
     assert read <= set(seen), (
-        f"PyMC has moved {sorted(read - set(seen))} out of pm.sample: see pmm_mcmc/steps/binding.py"
+        f"PyMC has moved {sorted(read - set(seen))} out of pm.sample: see pmm_mcmc/steps/pymc_step.py"
     )
 
 

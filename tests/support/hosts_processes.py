@@ -20,7 +20,7 @@ from store_processes import child, compare
 
 import pmm_mcmc as pmm
 from pmm_mcmc.engines import jax_engine
-from pmm_mcmc.run import memory
+from pmm_mcmc.run import recorders
 
 ROWS, DRAWS = 8, 40
 PATIENCE = 60  # seconds in which the other process has to notice
@@ -40,7 +40,7 @@ def sample(index, count, port, path, slow_from, pipe):
 
     if count > 1:
         jax.distributed.initialize(f"127.0.0.1:{port}", count, index)
-    jax_engine._GROUP_CPU, memory._MOST_ROWS = 4, ROWS
+    jax_engine._GROUP_CPU, recorders._MOST_ROWS = 4, ROWS
     tree = pmm.sample(
         step=pmm.PoissonULMC(K=16),
         model=pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2) - 0.1 * jnp.sum(x**4), 3),

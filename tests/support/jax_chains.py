@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from jax import lax
 from numba import cfunc, njit
+from one_chain import followed
 from reference import MOST_REFINEMENTS, SUBSTEPS, stream
 from test_engine import COORDINATES, SCHEMES, D, limits_of, rough
 
@@ -22,7 +23,7 @@ from pmm_mcmc.engines.contract import Ensemble, Parameters, TunedParameters, cha
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.jax_ghmc import adjusted
 from pmm_mcmc.engines.jax_poisson import unadjusted
-from pmm_mcmc.engines.jax_random import END, MIDPOINT
+from pmm_mcmc.engines.jax_shared import END, MIDPOINT
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.numba_shared import Functions
 from pmm_mcmc.langevin.methods import OVERDAMPED, Scheme
@@ -175,7 +176,7 @@ def numba_chains(name, mode, step, keys, transitions, tolerance=0.0):
     state, gradient = rough_starts(run, len(keys), mode)
     setting = TunedParameters(step, K, 1.4, COORDINATES, 1)
     chunks = [
-        run.run(setting, Ensemble(state[i].copy(), gradient[i].copy(), key), transitions, tolerance=tolerance)
+        followed(run, setting, Ensemble(state[i].copy(), gradient[i].copy(), key), transitions, tolerance=tolerance)
         for i, key in enumerate(keys)
     ]
     return state, gradient, chunks

@@ -20,11 +20,11 @@ import store_runs
 from store_processes import child, compare, ended
 
 import pmm_mcmc as pmm
-from pmm_mcmc.run import former_run, memory
+from pmm_mcmc.run import former_run, recorders
 from pmm_mcmc.run.storage.checkpoint import decode
 from pmm_mcmc.run.storage.folder import PARTIAL, Folder
 from pmm_mcmc.run.storage.layout import ArrayLayout
-from pmm_mcmc.run.storage.recovery import CREATING, SETTINGS, last_whole
+from pmm_mcmc.run.storage.store import CREATING, SETTINGS, last_whole
 
 ROWS, DRAWS = 8, 40
 # Kills wanted in all, in each phase, and within the writing of a commit; and children at most.
@@ -68,7 +68,7 @@ class Runs:
         def tell(drawn):
             os.write(pipe, b"w" if drawn.tuning else b"s")
 
-        memory._MOST_ROWS = ROWS
+        recorders._MOST_ROWS = ROWS
         options = {
             "model": self.problem,
             "backend": "numba",

@@ -153,7 +153,7 @@ def bridge(dynamics, friction, length, ahead, known, near, far):
 
 
 def stream(key, transition, part=0):
-    """Return NumPy's own generator, started as ``engines/numba_random.py`` says; parts of a step have their own."""
+    """Return NumPy's own generator, started as ``engines/numba_shared.py`` says; parts of a step have their own."""
     bits = np.random.SFC64()
     first = int(key[0]) ^ (part * 0x9E3779B97F4A7C15 % 2**64)
     words = np.array([first, key[1], transition, 1], dtype=np.uint64)

@@ -11,7 +11,7 @@ import xarray as xr
 from xarray.testing import assert_identical
 
 from pmm_mcmc.run.storage import NothingStored, Store, open_store
-from pmm_mcmc.run.storage.recovery import NOTES
+from pmm_mcmc.run.storage.store import NOTES
 
 CHAINS, ROWS, CHAINS_PER_CHUNK = 3, 4, 2
 PHASES = {"warmup_posterior": 6, "posterior": 14}

@@ -10,7 +10,7 @@ from sampling_runs import temper
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.mode_search import OtherModes, SearchSpace
-from pmm_mcmc.run import memory
+from pmm_mcmc.run import recorders
 from pmm_mcmc.tempering import driver, tuning
 from pmm_mcmc.tempering.modes import unmet_maxima
 
@@ -105,7 +105,7 @@ def test_looks_go_on_while_a_run_draws_and_do_not_depend_on_its_chunks(tmp_path,
     reported = in_memory["posterior"].attrs["findings"]
     assert json.loads(reported)["modes"]["mass"] == masses[-1]
     before = len(masses)
-    monkeypatch.setattr(memory, "_MOST_ROWS", 15)
+    monkeypatch.setattr(recorders, "_MOST_ROWS", 15)
     stored = temper(model, "numba", store=tmp_path / "run", **options)
     assert masses[before:] == masses[:before] and stored["posterior"].attrs["findings"] == reported
     spent = [tree["sample_stats"]["n_grad_total"].values.tobytes() for tree in (stored, in_memory)]

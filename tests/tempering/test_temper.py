@@ -15,7 +15,7 @@ from scipy.special import betaln, digamma, gammaln
 from store_runs import files
 
 import pmm_mcmc as pmm
-from pmm_mcmc.run import memory
+from pmm_mcmc.run import recorders
 from pmm_mcmc.tempering import tuning
 from pmm_mcmc.tempering.ladder import Ladder
 
@@ -86,7 +86,7 @@ def test_a_log_density_of_jax_has_a_gaussian_reference():
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_it_is_stored_stopped_and_resumed_to_the_same_bytes(two_modes, backend, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_MOST_ROWS", 10)
+    monkeypatch.setattr(recorders, "_MOST_ROWS", 10)
     options = {"draws": 30, "chains": 24, "tune": 150}
     whole = on_ladder(two_modes, backend, store=tmp_path / "whole", **options)
     on_ladder(two_modes, backend, store=tmp_path / "parts", callback=Stop(1), **options)

@@ -18,7 +18,6 @@ same bytes as one that was never interrupted.
 from __future__ import annotations
 
 from pmm_mcmc.run.storage.folder import NothingStored, StoreError
-from pmm_mcmc.run.storage.recovery import open_store
-from pmm_mcmc.run.storage.store import Store
+from pmm_mcmc.run.storage.store import Store, open_store
 
 __all__ = ["NothingStored", "Store", "StoreError", "open_store"]

@@ -22,14 +22,12 @@ import numpy as np
 
 from pmm_mcmc.run.storage.folder import Damaged, StoreError
 
-__all__ = ["FORMAT", "decode", "encode"]
-
 FORMAT = 4  # version of the checkpoints
 _MAGIC = b"PMMSTATE"
 _HEADER = struct.Struct("<8sI32s")
 
 
-def encode(obj: Any) -> bytes:
+def encode(obj: object) -> bytes:
     """Return an object as bytes that :func:`decode` turns back into an equal one.
 
     It may be ``None``, a bool, int, float, str, list, tuple, dict with str keys, NumPy scalar or array of bools,

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 
 from filelock import FileLock, Timeout
 
-__all__ = ["LOCK", "PARTIAL", "PRIVATE", "Damaged", "Folder", "NothingStored", "StoreError"]
-
 
 class StoreError(RuntimeError):
     """A store cannot be read or written: the message names the path, what happened, and the remedy."""

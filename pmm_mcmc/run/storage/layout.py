@@ -23,8 +23,6 @@ import xarray as xr
 
 from pmm_mcmc.run.storage.folder import PARTIAL, PRIVATE, StoreError
 
-__all__ = ["METADATA", "ArrayLayout", "intact", "is_chunk", "is_ours", "packed"]
-
 METADATA = "zarr.json"
 _CHUNK = re.compile(r"/(c|(c\.)?\d+(\.\d+)*)$")
 _LEVEL = 1  # of zstd, the fastest
@@ -241,5 +239,5 @@ def _consolidated(nodes: Mapping[str, Any]) -> dict[str, Any]:
     return {"consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": dict(nodes)}}
 
 
-def _json(obj: Any) -> bytes:
+def _json(obj: object) -> bytes:
     return json.dumps(obj).encode()

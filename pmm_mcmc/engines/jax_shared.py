@@ -1,8 +1,8 @@
-"""Random numbers keyed by (seed, chain, transition), for groups of chains on JAX.
+"""What the kernels of a group of chains share, traced by JAX: random numbers, counts, and work for a few of them.
 
-Two words of 32 bits stand for seed and chain, and every number has its own counter within a transition.  Its bits are
-the Threefry hash of (transition, counter) under these words.  Draws therefore depend only on the key, and not on chunk
-lengths, restarts or other chains.
+Random numbers are keyed by (seed, chain, transition). Two words of 32 bits stand for seed and chain, and every number
+has its own counter within a transition. Its bits are the Threefry hash of (transition, counter) under these words.
+Draws therefore depend only on the key, and not on chunk lengths, restarts or other chains.
 
 Normals come from these bits by the transform of Box and Muller (1958), with power series for sine and cosine over half
 a turn.  On a CPU this takes a fifth of the time of the inverse error function, which :mod:`jax.random` uses, and
@@ -12,16 +12,15 @@ saves a quarter to a half of the time of a transition without its gradients.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.extend.random import threefry_2x32
-
-__all__ = ["END", "MIDPOINT", "Keyed", "words_of"]
 
 # Coefficients of cos(pi x / 2) and sin(pi x / 2) / x in powers of x^2, the highest first, to 1e-17 for |x| <= 1.
 _TERMS = range(22, -1, -1)
@@ -36,7 +35,7 @@ _VELOCITY, END, MIDPOINT = range(3)
 _BLOCKS = 32
 
 
-def words_of(keys: Any) -> Any:
+def words_of(keys: Array) -> Array:
     """Return the two words ``(g, 2)`` of chains from their keys ``(g, 2, 2)``: two words each for seed and chain."""
     return jax.vmap(threefry_2x32)(keys[:, 0], keys[:, 1])
 
@@ -58,14 +57,14 @@ class Keyed(NamedTuple):
         Number of the first block of counters of the step or substep.
     """
 
-    words: Any
-    number: Any
+    words: Array
+    number: Array
     d: int
-    dtype: Any
+    dtype: Array
     has_velocity: bool
-    first: Any = 0
+    first: Array = 0
 
-    def take(self, *blocks: int, beyond: bool = False) -> list[tuple[Any, Any, Any]]:
+    def take(self, *blocks: int, beyond: bool = False) -> list[tuple[Array, Array, Array]]:
         """Return for each block uniform numbers ``(g, 1)`` and two arrays ``(g, d)`` of normals.
 
         With ``beyond`` as many more follow, for the noise of the remaining path.  One call draws all numbers of a step,
@@ -81,20 +80,20 @@ class Keyed(NamedTuple):
             normals = jnp.zeros_like(row), row
         return [(uniforms[:, i], *(array[:, i] for array in normals)) for i in range(len(blocks))]
 
-    def velocity(self) -> Any:
+    def velocity(self) -> Array:
         """Return normals ``(g, d)``, the fresh velocities of chains whose step was rejected."""
         bits = self._bits(jnp.full((len(self.words), 1), _VELOCITY), self.d + self.d % 2)
         return self._row(self._pairs(bits[:, 0]))
 
-    def substep(self, chains: Any, i: Any) -> Keyed:
+    def substep(self, chains: Array, i: Array) -> Keyed:
         """Return the random numbers of substep ``i`` of a refined step, for some chains ``(n,)``."""
         return self._replace(words=self.words[chains], first=2 * _BLOCKS * (i + 1))
 
-    def _row(self, pairs: tuple[Any, Any]) -> Any:
+    def _row(self, pairs: tuple[Array, Array]) -> Array:
         """Return the normals of two arrays as one array ``(..., d)``."""
         return jnp.concatenate(pairs, axis=-1)[..., : self.d]
 
-    def _bits(self, blocks: Any, n: int) -> Any:
+    def _bits(self, blocks: Array, n: int) -> Array:
         """Return ``n`` unsigned integers, as wide as the floats, for blocks ``(g, m)`` of counters: ``(g, m, n)``."""
         each = 8 // self.dtype.itemsize
         count = -(-n // each)
@@ -107,12 +106,12 @@ class Keyed(NamedTuple):
             return (high.astype(jnp.uint64) << 32) | low.astype(jnp.uint64)
         return jnp.stack([high, low], axis=-1).reshape(*high.shape[:2], each * count)[:, :, :n]
 
-    def _fraction(self, bits: Any) -> Any:
+    def _fraction(self, bits: Array) -> Array:
         """Return uniform numbers in [0, 1), with all digits of a float."""
         digits = jnp.finfo(self.dtype).nmant + 1
         return (bits >> (8 * self.dtype.itemsize - digits)).astype(self.dtype) * 2.0**-digits
 
-    def _pairs(self, bits: Any) -> tuple[Any, Any]:
+    def _pairs(self, bits: Array) -> tuple[Array, Array]:
         """Return two arrays of normals from an even number of integers: half of them in each."""
         radius_bits, angle_bits = jnp.split(bits, 2, axis=-1)
         # Small uniforms keep all their digits, so that normals reach beyond 6.7 (single precision) and 9.4 (double).
@@ -124,3 +123,60 @@ class Keyed(NamedTuple):
         pair = jnp.where((angle_bits & 1) == 1, -radius, radius) * cos, radius * x * sin
         # Without the barrier the compiler may recompute them wherever they are used.
         return lax.optimization_barrier(pair)
+
+
+# A batch is this share of a group (one over it).
+_SHARE = 16
+
+# Positions (n, d) to log densities (n, 1), evaluations (n, width) and drifts (n, d).
+type Pair = tuple[Array, Array]
+Drift = Callable[[Any], tuple[Any, Any, Any]]
+
+
+class Counts(NamedTuple):
+    """Statistics of a transition of each chain, ``(g,)``; see :class:`pmm_mcmc.engines.contract.Chunk`."""
+
+    accept: Array
+    n_grad: Array
+    unstable: Array
+    refined: Array
+    model_failures: Array
+
+
+def total(x: Array) -> Array:
+    """Return sums over coordinates, ``(n, 1)``."""
+    return jnp.sum(x, axis=-1, keepdims=True)
+
+
+def as_count(x: Array) -> Array:
+    """Return a column ``(g, 1)`` as integers ``(g,)``."""
+    return x.astype(jnp.int32)[:, 0]
+
+
+def choose(condition: Any, new: Any, old: Any) -> Any:
+    """Return the arrays of ``new`` where a condition holds, else those of ``old``, whose types stay."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b).astype(b.dtype), new, old)
+
+
+def renew_few(selected: Any, tree: Any, renew: Callable[[Any], Any]) -> Any:
+    """Return a tree of arrays ``(g, ...)`` in which the ``selected`` rows ``(g,)``, which are few, are renewed.
+
+    The indices of selected rows are brought to the front, and as many batches of them as there are go through
+    ``renew``, which returns the new values of rows by their indices, as a tree of the same form.
+    """
+    g = len(selected)
+    batch = -(-g // _SHARE)
+    ranks = jnp.cumsum(selected, dtype=jnp.int32)
+    places = jnp.where(selected, ranks - 1, _SHARE * batch)
+    indices = jnp.zeros(_SHARE * batch, jnp.int32).at[places].set(jnp.arange(g, dtype=jnp.int32), mode="drop")
+
+    def some(carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Renew the rows of one batch."""
+        i, values = carry
+        batch_rows = lax.dynamic_slice(indices, (i * batch,), (batch,))
+        # Surplus rows of the last batch are dropped.
+        to = jnp.where(i * batch + jnp.arange(batch) < ranks[-1], batch_rows, g)
+        put = lambda old, new: old.at[to].set(new.astype(old.dtype), mode="drop")  # noqa: E731
+        return i + 1, jax.tree.map(put, values, renew(batch_rows))
+
+    return lax.while_loop(lambda carry: carry[0] * batch < ranks[-1], some, (0, tree))[1]
