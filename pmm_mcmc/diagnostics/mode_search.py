@@ -15,7 +15,7 @@ parameters: by signs of scales, turns of angles, or labels that may be exchanged
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,7 +68,7 @@ class OtherModes(NamedTuple):
     n_grad: int = 0
 
     @classmethod
-    def of(cls, attribute: Any) -> OtherModes:
+    def of(cls, attribute: Mapping[str, Any]) -> OtherModes:
         """Read them from the attribute of a result, which is empty if there was no search."""
         return cls(**{name: attribute[name] for name in cls._fields if name in attribute})
 
