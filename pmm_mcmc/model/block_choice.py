@@ -55,7 +55,7 @@ def _pays(block: GaussianBlock, point: Mapping[str, np.ndarray]) -> bool:
     p = block.size
     if not _FEWEST <= p <= _MOST:
         return False
-    worth = _WORTH_OF_ROWS if block.rows_depend else _WORTH
+    worth = _WORTH_OF_ROWS if block.rows_dependent else _WORTH
     return _score(block, point) > worth * _nanoseconds(block) / _nanoseconds_as_written(block)
 
 
@@ -66,7 +66,7 @@ def _nanoseconds(block: GaussianBlock) -> float:
 
 
 def _nanoseconds_as_written(block: GaussianBlock) -> float:
-    return 6_000 + 15.0 * (block.rows + block.size) + (20.0 * block.rows * block.size) * block.rows_depend
+    return 6_000 + 15.0 * (block.rows + block.size) + 20.0 * block.rows_dependent * block.size
 
 
 def _score(block: GaussianBlock, point: Mapping[str, np.ndarray]) -> float:

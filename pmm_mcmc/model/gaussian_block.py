@@ -48,13 +48,15 @@ _FLAT = ("FlatRV",)
 class _Term(NamedTuple):
     """A normal term of a log density: its residual ``(n,)`` and standard deviations, ``()`` or ``(n,)``, as graphs.
 
-    ``log_volume`` is the sum of the logarithms of the standard deviations of all ``n``.
+    ``log_volume`` is the sum of the logarithms of the standard deviations of all ``n``; residuals may have been
+    ``whitened`` by a covariance.
     """
 
     name: str
     residual: Any
     sd: Any
     log_volume: Any
+    whitened: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +69,9 @@ class GaussianBlock:
         The variables of the block and of their value variables, and the observed ones that depend on them.
     rest
         The model of the other variables, with value variables of the whole model.
-    rows, rows_summed, rows_depend
-        The number of residuals; of those whose squares are summed anew at each position; and whether coefficients of
-        the block depend on the rest.
+    rows, rows_summed, rows_dependent
+        The number of residuals; of those whose squares are summed anew at each position; and of those that are affine
+        in the block with coefficients that depend on the rest, by the model and not by a covariance.
     precision, right
         Graphs of the value variables of ``rest``: :math:`P` ``(p, p)`` and :math:`P m` ``(p,)``.
     """
@@ -80,7 +82,7 @@ class GaussianBlock:
     rest: pm.Model
     rows: int
     rows_summed: int
-    rows_depend: bool
+    rows_dependent: int
     precision: Any
     right: Any
 
@@ -146,7 +148,7 @@ def _term(model: pm.Model, rv: Any, shape: tuple[int, ...]) -> _Term | None:
     if law.kind != "elementwise":
         k = shape[-1]
         whitened = pt.linalg.solve_triangular(scale, residual.reshape((-1, k)).T, lower=True, b_ndim=2).T.ravel()
-        return _Term(rv.name, whitened, pt.ones(()), n // k * pt.log(pt.diagonal(scale)).sum())
+        return _Term(rv.name, whitened, pt.ones(()), n // k * pt.log(pt.diagonal(scale)).sum(), True)
     if all(scale.type.broadcastable):
         sd = scale.reshape(())
         return _Term(rv.name, residual, sd, n * pt.log(sd))
@@ -205,11 +207,11 @@ class _Sums:
         self.precision = pt.zeros((p, p), dtype=dtype)
         self.right = pt.zeros(p, dtype=dtype)
         self.rows_summed = 0
-        self.rows_depend = False
+        self.rows_dependent = 0
         self._squares: list[Callable[[Any], Any]] = []
 
-    def add(self, residual: _Residual, weight: Any, n: int) -> None:
-        """Add a term of ``n`` residuals with weights ``()`` or ``(n,)``."""
+    def add(self, residual: _Residual, weight: Any, n: int, whitened: bool) -> None:
+        """Add a term of ``n`` residuals with weights ``()`` or ``(n,)``, whitened by a covariance or as they are."""
         offset = residual.offset
         rows = residual.rows
         if weight.ndim == 0 and _is_number(rows):
@@ -224,7 +226,7 @@ class _Sums:
             self.right = self.right + weight * pt.dot(rows, offset)
         else:
             self.rows_summed += n
-            self.rows_depend |= not _is_number(rows)
+            self.rows_dependent += n * (not _is_number(rows) and not whitened)
             self.precision = self.precision + pt.dot(rows * weight, pt.as_tensor(rows).T)
             self.right = self.right + pt.dot(rows, weight * offset)
         self._squares.append(lambda m: (weight * (offset - pt.dot(m, rows)) ** 2).sum())
@@ -295,13 +297,13 @@ def _integrated(model: pm.Model, names: Sequence[str], point: Mapping[str, np.nd
         term = _term(model, rv, shapes[rv.name])
         if term is None:
             continue
-        residual, sd, volume = clone_replace(_frozen(term[1:]), cuts, rebuild_strict=False)
+        residual, sd, volume = clone_replace(_frozen(term[1:4]), cuts, rebuild_strict=False)
         affine = _affine(residual, b, others)
         if affine is None:
             reason = f"the location of {rv.name} is not affine in it"
             break
         count = int(np.prod(shapes[rv.name], dtype=int))
-        sums.add(affine, sd**-2.0, count)
+        sums.add(affine, sd**-2.0, count, whitened=term.whitened)
         n += count
         log_volume = log_volume + volume
     if reason:
@@ -333,7 +335,7 @@ def _integrated(model: pm.Model, names: Sequence[str], point: Mapping[str, np.nd
         _rest(model, inside, marginal),
         n,
         sums.rows_summed,
-        sums.rows_depend,
+        sums.rows_dependent,
         sums.precision,
         sums.right,
     )
