@@ -17,6 +17,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 
+from pmm_mcmc.model.checks import CHECKS
 from pmm_mcmc.model.functions import model_cache, python_function
 from pmm_mcmc.model.gaussian_block import GaussianBlock, gaussian_names, integrated_model
 
@@ -47,7 +48,10 @@ def block_that_pays(
         return None
     choices: dict[GaussianBlock, bool] = model_cache(model, "blocks that pay")
     if block not in choices:
-        choices[block] = _pays(block, point)
+        try:
+            choices[block] = _pays(block, point)
+        except (np.linalg.LinAlgError, ValueError, *CHECKS):  # no shape to compare: positions out of range of a check
+            choices[block] = False
     return block if choices[block] else None
 
 

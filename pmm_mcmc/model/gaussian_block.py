@@ -18,6 +18,7 @@ and one numbers, whatever the number of its data.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -40,9 +41,13 @@ from pmm_mcmc.model.hierarchy import Law, family_of, law_of
 
 __all__ = ["GaussianBlock", "gaussian_names", "integrated_model"]
 
+_log = logging.getLogger("pmm_mcmc")
+
 _LOG_2PI = float(np.log(2.0 * np.pi))
 _NORMAL = ("NormalRV", "MvNormalRV")
 _FLAT = ("FlatRV",)
+# Most coefficients of a block that nobody has asked for: 80 MB.
+_MOST_NUMBERS = 10**7
 
 
 class _Term(NamedTuple):
@@ -259,7 +264,16 @@ def integrated_model(model: pm.Model, point: Mapping[str, np.ndarray], names: Se
     key = state_of(model, model.value_vars), tuple(sorted(names)), data
     blocks: dict[tuple[Any, ...], GaussianBlock] = model_cache(model, "Gaussian block")
     if key not in blocks:
-        blocks[key] = _integrated(model, names, point)
+        try:
+            blocks[key] = _integrated(model, names, point)
+        except (
+            NotImplementedError,
+            AttributeError,
+            TypeError,
+            IndexError,
+        ) as error:  # an operation without derivatives
+            reason = f"{', '.join(names)} cannot be integrated out: {type(error).__name__}: {error}"
+            raise ValueError(reason) from error
     return blocks[key]
 
 
@@ -344,7 +358,8 @@ def _integrated(model: pm.Model, names: Sequence[str], point: Mapping[str, np.nd
 def gaussian_names(model: pm.Model, point: Mapping[str, np.ndarray]) -> list[str]:
     """Return the variables of the largest Gaussian block that is found in a model, looked for once; none without one.
 
-    Variables come in one by one, the largest first, if not all together are Gaussian given the rest.
+    Variables come in one by one, the largest first, if not all together are Gaussian given the rest.  Blocks whose
+    coefficients would be more than ``_MOST_NUMBERS`` are not looked at.
     """
     blocks: dict[tuple[Any, ...], list[str]] = model_cache(model, "names of the Gaussian block")
     key = state_of(model, model.value_vars)
@@ -360,10 +375,20 @@ def gaussian_names(model: pm.Model, point: Mapping[str, np.ndarray]) -> list[str
 
 
 def _can_be_integrated(model: pm.Model, names: Sequence[str], point: Mapping[str, np.ndarray]) -> bool:
-    try:
-        return integrated_model(model, point, names) is not None or not names
-    except ValueError:
+    if not names:
+        return True
+    p = sum(int(np.size(point[name])) for name in names)
+    if p * (p + _data_size(model)) > _MOST_NUMBERS:
         return False
+    try:
+        return integrated_model(model, point, names) is not None
+    except Exception as error:  # nobody has asked for it: the model is sampled as it is
+        _log.debug("%s: not integrated out (%s)", ", ".join(names), error)
+        return False
+
+
+def _data_size(model: pm.Model) -> int:
+    return sum(values.size for values in _evaluated(_frozen([model.rvs_to_values[rv] for rv in model.observed_RVs])))
 
 
 def _normal_names(model: pm.Model) -> list[str]:
