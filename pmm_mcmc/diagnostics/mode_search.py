@@ -143,7 +143,7 @@ class _ModeSearch:
 
     def _share(self, log_mass: float) -> float:
         """Return the share of a mass in itself and that of the chains."""
-        return float(1.0 / (1.0 + np.exp(-min(log_mass - self._log_chains, 700.0))))
+        return float(1.0 / (1.0 + np.exp(-np.clip(log_mass - self._log_chains, -700.0, 700.0))))
 
     def _outcome(self, mass: float, undecided: str, position: np.ndarray | None = None) -> OtherModes:
         space = self._space
