@@ -18,8 +18,9 @@ and one numbers, whatever the number of its data.
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -57,7 +58,6 @@ class _Term(NamedTuple):
     ``whitened`` by a covariance.
     """
 
-    name: str
     residual: Any
     sd: Any
     log_volume: Any
@@ -71,7 +71,7 @@ class GaussianBlock:
     Attributes
     ----------
     names, values, likelihoods
-        The variables of the block and of their value variables, and the observed ones that depend on them.
+        Names of the variables of the block, of their value variables, and of the observed ones that depend on them.
     rest
         The model of the other variables, with value variables of the whole model.
     rows, rows_summed, rows_dependent
@@ -106,11 +106,14 @@ def _depends(graphs: Sequence[Any], variables: set[Any]) -> bool:
     return not variables.isdisjoint(ancestors(graphs))
 
 
+def _is_of(families: Collection[str], model: pm.Model, rv: Any) -> bool:
+    """Return whether a variable, free or observed, is of one of these families and on its own scale."""
+    return type(rv.owner.op).__name__ in families and model.rvs_to_transforms.get(rv) is None
+
+
 def _law(model: pm.Model, rv: Any, shape: tuple[int, ...]) -> Law | None:
     """Return the law of a normal variable, free or observed; None for others."""
-    if type(rv.owner.op).__name__ not in _NORMAL or model.rvs_to_transforms.get(rv) is not None:
-        return None
-    return law_of(rv, None, shape)
+    return law_of(rv, None, shape) if _is_of(_NORMAL, model, rv) else None
 
 
 def why_not(model: pm.Model, names: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> str:
@@ -123,7 +126,7 @@ def why_not(model: pm.Model, names: Sequence[str], shapes: Mapping[str, tuple[in
         return "nothing would be left to sample; give one of the scales a prior, or leave one variable out"
     block = {free[name] for name in names}
     for rv in block:
-        if type(rv.owner.op).__name__ not in (*_NORMAL, *_FLAT) or model.rvs_to_transforms[rv] is not None:
+        if not _is_of((*_NORMAL, *_FLAT), model, rv):
             return f"{rv.name} is not normal, but {family_of(rv).removesuffix('RV')}"
     for potential in model.potentials:
         if _depends([potential], block):
@@ -153,12 +156,12 @@ def _term(model: pm.Model, rv: Any, shape: tuple[int, ...]) -> _Term | None:
     if law.kind != "elementwise":
         k = shape[-1]
         whitened = pt.linalg.solve_triangular(scale, residual.reshape((-1, k)).T, lower=True, b_ndim=2).T.ravel()
-        return _Term(rv.name, whitened, pt.ones(()), n // k * pt.log(pt.diagonal(scale)).sum(), True)
+        return _Term(whitened, pt.ones(()), n // k * pt.log(pt.diagonal(scale)).sum(), True)
     if all(scale.type.broadcastable):
         sd = scale.reshape(())
-        return _Term(rv.name, residual, sd, n * pt.log(sd))
+        return _Term(residual, sd, n * pt.log(sd))
     sd = pt.broadcast_to(scale, shape).ravel()
-    return _Term(rv.name, residual, sd, pt.log(sd).sum())
+    return _Term(residual, sd, pt.log(sd).sum())
 
 
 class _Residual(NamedTuple):
@@ -260,18 +263,13 @@ def integrated_model(model: pm.Model, point: Mapping[str, np.ndarray], names: Se
         return None
     shared = [node for node in ancestors([*model.basic_RVs, *model.rvs_to_values.values()]) if _is_data(node)]
     contents = [np.asarray(node.get_value(borrow=True)) for node in shared]
-    data = tuple((values.shape, values.tobytes()) for values in contents)
+    data = tuple((values.shape, hashlib.blake2b(values.tobytes()).digest()) for values in contents)
     key = state_of(model, model.value_vars), tuple(sorted(names)), data
     blocks: dict[tuple[Any, ...], GaussianBlock] = model_cache(model, "Gaussian block")
     if key not in blocks:
         try:
             blocks[key] = _integrated(model, names, point)
-        except (
-            NotImplementedError,
-            AttributeError,
-            TypeError,
-            IndexError,
-        ) as error:  # an operation without derivatives
+        except (NotImplementedError, AttributeError, TypeError, IndexError) as error:  # no derivative of an operation
             reason = f"{', '.join(names)} cannot be integrated out: {type(error).__name__}: {error}"
             raise ValueError(reason) from error
     return blocks[key]
@@ -288,8 +286,7 @@ def _integrated(model: pm.Model, names: Sequence[str], point: Mapping[str, np.nd
     ValueError
         If they are not Gaussian given the others, with the reason.
     """
-    observed = _evaluated(_frozen([model.rvs_to_values[rv] for rv in model.observed_RVs]))
-    shapes = {rv.name: values.shape for rv, values in zip(model.observed_RVs, observed, strict=True)}
+    shapes = _shapes_of_data(model)
     shapes |= {rv.name: np.shape(point[model.rvs_to_values[rv].name]) for rv in model.free_RVs}
     reason = why_not(model, names, shapes)
     block = [rv for rv in model.free_RVs if rv.name in names]
@@ -311,7 +308,7 @@ def _integrated(model: pm.Model, names: Sequence[str], point: Mapping[str, np.nd
         term = _term(model, rv, shapes[rv.name])
         if term is None:
             continue
-        residual, sd, volume = clone_replace(_frozen(term[1:4]), cuts, rebuild_strict=False)
+        residual, sd, volume = clone_replace(_frozen(term[:3]), cuts, rebuild_strict=False)
         affine = _affine(residual, b, others)
         if affine is None:
             reason = f"the location of {rv.name} is not affine in it"
@@ -378,7 +375,8 @@ def _can_be_integrated(model: pm.Model, names: Sequence[str], point: Mapping[str
     if not names:
         return True
     p = sum(int(np.size(point[name])) for name in names)
-    if p * (p + _data_size(model)) > _MOST_NUMBERS:
+    rows = sum(int(np.prod(shape, dtype=int)) for shape in _shapes_of_data(model).values())
+    if p * (p + rows) > _MOST_NUMBERS:
         return False
     try:
         return integrated_model(model, point, names) is not None
@@ -387,26 +385,24 @@ def _can_be_integrated(model: pm.Model, names: Sequence[str], point: Mapping[str
         return False
 
 
-def _data_size(model: pm.Model) -> int:
-    return sum(values.size for values in _evaluated(_frozen([model.rvs_to_values[rv] for rv in model.observed_RVs])))
+def _shapes_of_data(model: pm.Model) -> dict[str, tuple[int, ...]]:
+    observed = _evaluated(_frozen([model.rvs_to_values[rv] for rv in model.observed_RVs]))
+    return {rv.name: values.shape for rv, values in zip(model.observed_RVs, observed, strict=True)}
 
 
 def _normal_names(model: pm.Model) -> list[str]:
     """Return the free variables that are normal and, by families alone, enter nothing but locations of normal ones."""
-    block = {rv for rv in model.free_RVs if _is_normal(model, rv)}
+    normal = {rv for rv in model.basic_RVs if _is_of(_NORMAL, model, rv)}
+    block = normal & set(model.free_RVs)
+    scales = [rv.owner.inputs[-1] for rv in normal]
     while block:
-        others = [rv for rv in model.basic_RVs if rv not in block and not _is_normal(model, rv)]
-        scales = [rv.owner.inputs[-1] for rv in model.basic_RVs if _is_normal(model, rv)]
+        others = [rv for rv in model.basic_RVs if rv not in normal]
         outside = [rv for rv in model.free_RVs if rv not in block]
         entered = set(ancestors([*others, *scales, *outside, *model.potentials]))
         if block.isdisjoint(entered):
             break
         block -= entered
     return [rv.name for rv in model.free_RVs if rv in block] if len(block) < len(model.free_RVs) else []
-
-
-def _is_normal(model: pm.Model, rv: Any) -> bool:
-    return type(rv.owner.op).__name__ in _NORMAL and model.rvs_to_transforms.get(rv) is None
 
 
 def _refuse_improper(precision: Any, names: Sequence[str], point: Mapping[str, np.ndarray]) -> None:

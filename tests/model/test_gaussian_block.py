@@ -8,8 +8,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
+from sampling_runs import Opaque
 from scipy.stats import multivariate_normal
 
 import pmm_mcmc as pmm
@@ -276,17 +275,6 @@ def test_flat_priors_that_data_do_not_identify_are_improper():
         pm.Normal("y", b.sum(), pm.HalfNormal("s"), observed=np.ones(4))
     with pytest.raises(ValueError, match=r"the posterior is improper.*flat"):
         pmm.sample(model=model, reparametrise={"b": "integrated"}, progressbar=False)
-
-
-class Opaque(Op):
-    """Twice its input, without a derivative."""
-
-    def make_node(self, x):
-        x = pt.as_tensor(x)
-        return Apply(self, [x], [x.type()])
-
-    def perform(self, node, inputs, outputs):
-        outputs[0][0] = 2.0 * inputs[0]
 
 
 def test_what_has_no_derivative_is_refused_and_stops_nobody_who_has_not_asked():
