@@ -163,7 +163,7 @@ def elsewhere(run_script, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
     here = os.path.dirname(__file__)
     found, error = run_script(
-        ELSEWHERE.format(tests=[here, os.path.join(here, "../support"), os.path.join(here, "../../benchmarks/shared")])
+        ELSEWHERE.format(tests=[here, os.path.join(here, "../support"), os.path.join(here, "../../benchmarks/common")])
     )
     assert found is not None, error
     return found
