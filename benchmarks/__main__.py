@@ -2,7 +2,7 @@
 
 From the root of the repository.  A benchmark is a file with a ``__main__`` guard here or in a folder: ``versus`` is
 ``versus/__main__.py``, ``scoreboard.references`` is ``scoreboard/references.py``.  What several of them
-need, and tests too, is in ``shared``, which is put into the path.
+need, and tests too, is in ``common``, which is put into the path.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SHARED = HERE / "shared"
+COMMON = HERE / "common"
 # On one core.
 COSTS = {
     "accelerator": "nine minutes a call, which goes on where the last one stopped; --small on a CPU",
@@ -45,7 +45,7 @@ COSTS = {
 def scripts() -> dict[str, Path]:
     """Return the files that are run, by name."""
     guard, found = "if __name__ == ", {}
-    for path in sorted({*HERE.glob("**/*.py")} - {Path(__file__), *SHARED.iterdir()}):
+    for path in sorted({*HERE.glob("**/*.py")} - {Path(__file__), *COMMON.iterdir()}):
         if any(line.startswith(guard) for line in path.read_text().splitlines()):
             found[".".join(path.relative_to(HERE).with_suffix("").parts).removesuffix(".__main__")] = path
     return found
@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
     if name not in scripts():
         print(f"no benchmark is called {name!r}: take one of {', '.join(scripts())}", file=sys.stderr)
         return 2
-    path = [str(HERE), str(SHARED), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [str(HERE), str(COMMON), *filter(None, [os.environ.get("PYTHONPATH")])]
     warnings = [f"-W{option}" for option in sys.warnoptions]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     return subprocess.run([sys.executable, *warnings, "-m", name, *rest], env=environment).returncode

@@ -18,6 +18,7 @@ import numpy as np
 import pymc as pm
 from matplotlib.figure import Figure
 from PIL import Image
+from scipy.interpolate import BSpline
 
 import pmm_mcmc as pmm
 
@@ -157,7 +158,40 @@ def modes() -> Figure:
     return figure
 
 
-FIGURES = {drawing.__name__: drawing for drawing in (front, start, funnel, trust, modes)}
+def splines(x: np.ndarray, knots: int) -> np.ndarray:
+    """Return cubic B-splines ``(n, knots)`` over the unit interval."""
+    step = 1.0 / (knots - 3)
+    grid = step * np.arange(-3, knots + 1)
+    return BSpline.design_matrix(np.clip(x, 0.0, 1.0 - 1e-9), grid, 3).toarray()
+
+
+def blocks() -> Figure:
+    """Draw chains of a spline's roughness, as written and with its coefficients integrated out."""
+    rng = np.random.default_rng(22)
+    x = np.sort(rng.uniform(0, 1, size=250))
+    y = np.sin(9 * x**2) + np.exp(-2 + 2 * x) * rng.normal(size=250)
+    with pm.Model() as model:
+        steps = pm.Normal("steps", 0, pm.HalfNormal("rough"), shape=15)
+        bends = pm.Normal("bends", 0, pm.HalfNormal("sd_bends"), shape=5)
+        log_sd = pm.Normal("log_sd", 0, 1) + splines(x, 5) @ bends
+        mean = pm.Normal("level", 0, 2) + splines(x, 15) @ pm.math.cumsum(steps)
+        pm.Normal("y", mean, pm.math.exp(log_sd), observed=y)
+    figure, axes = plt.subplots(1, 2, figsize=(8.6, 2.9), sharey=True, layout="constrained")
+    choices = {
+        "as written": {"level": "centred"},
+        "coefficients integrated out": dict.fromkeys(("level", "steps"), "integrated"),
+    }
+    for axis, (title, choice) in zip(axes, choices.items(), strict=True):
+        dt = pmm.sample(model=model, reparametrise=choice, random_seed=SEED, progressbar=False)
+        gradients = dt["sample_stats"]["n_grad_total"].values[:, -1].mean()
+        for chain, colour in zip(np.log(dt["posterior"]["rough"].values), (OURS, NUTS, *OTHERS), strict=True):
+            axis.plot(chain, lw=0.6, color=colour)
+        axis.set(xlabel="draw", title=f"{title}: {gradients:,.0f} gradients a chain")
+    axes[0].set_ylabel("log of the roughness")
+    return figure
+
+
+FIGURES = {drawing.__name__: drawing for drawing in (front, start, funnel, trust, modes, blocks)}
 
 
 def main() -> None:

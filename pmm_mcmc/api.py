@@ -10,7 +10,7 @@ from typing import Any
 from pmm_mcmc.coordinates.child import Child
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.diagnostics.convergence import Convergence, convergence
-from pmm_mcmc.diagnostics.parameters import checked
+from pmm_mcmc.diagnostics.parameters import Result, checked
 from pmm_mcmc.diagnostics.reading import WORDS, read
 from pmm_mcmc.diagnostics.statement import NOT_TRUSTED, Verdict
 from pmm_mcmc.diagnostics.summary import summary, with_numbers
@@ -35,7 +35,7 @@ from pmm_mcmc.run.findings import unconstraining_of, verdict
 from pmm_mcmc.run.former_run import FinishedRun
 from pmm_mcmc.run.phases import Sampling
 from pmm_mcmc.run.plan import SamplingPlan, cores
-from pmm_mcmc.run.request import Request, check_count, fresh_seed, one_step
+from pmm_mcmc.run.request import Model, Request, Seed, Step, check_count, fresh_seed, one_step
 from pmm_mcmc.run.sample import sample
 from pmm_mcmc.run.stopping import DRAWS, StoppingRule
 from pmm_mcmc.run.storage.checkpoint import decode, encode
@@ -46,77 +46,16 @@ from pmm_mcmc.warmup.equilibration import EQUILIBRATION
 from pmm_mcmc.warmup.stein_identity import degrees_of_freedom, standard_error
 
 __all__ = [
-    "DRAWINGS",
-    "DRAWS",
-    "EQUILIBRATION",
-    "METHODS",
-    "NOT_TRUSTED",
-    "SIGNATURE",
-    "THRESHOLDS",
-    "WORDS",
-    "Child",
-    "ChildVariable",
-    "Convergence",
-    "FinishedRun",
-    "Folder",
-    "Gathered",
-    "Groups",
-    "LangevinStep",
-    "Law",
-    "LogDensity",
-    "MethodArguments",
-    "Request",
-    "ResultTree",
-    "Sampling",
-    "SamplingPlan",
-    "StopRequest",
-    "StoppingRule",
-    "StoreError",
-    "Structure",
-    "Verdict",
-    "as_pointer",
-    "begun",
-    "check_count",
-    "check_discrete",
-    "check_free",
-    "check_ndim",
-    "checked",
-    "checked_jax_children",
-    "checked_values",
-    "clock",
-    "console",
-    "convergence",
-    "coords_and_dims",
-    "cores",
-    "count_of_draws",
-    "decode",
-    "degrees_of_freedom",
-    "density_at",
-    "differences",
-    "encode",
-    "flat_names",
-    "fresh_seed",
-    "in_blocks",
-    "judge",
-    "model_cache",
-    "model_of",
-    "model_starts",
-    "noncentred_op",
-    "one_step",
-    "ordered_children",
-    "python_function",
-    "python_mode",
-    "read",
-    "sample",
-    "spread_starts",
-    "standard_error",
-    "starts",
-    "stop_on_signals",
-    "summary",
-    "unconstraining_of",
-    "verdict",
-    "with_numbers",
-    "write",
+    "DRAWINGS", "DRAWS", "EQUILIBRATION", "METHODS", "NOT_TRUSTED", "SIGNATURE", "THRESHOLDS", "WORDS", "Child",
+    "ChildVariable", "Convergence", "FinishedRun", "Folder", "Gathered", "Groups", "LangevinStep", "Law",
+    "LogDensity", "MethodArguments", "Model", "Request", "Result", "ResultTree", "Sampling", "SamplingPlan",
+    "Seed", "Step", "StopRequest", "StoppingRule", "StoreError", "Structure", "Verdict", "as_pointer", "begun",
+    "check_count", "check_discrete", "check_free", "check_ndim", "checked", "checked_jax_children",
+    "checked_values", "clock", "console", "convergence", "coords_and_dims", "cores", "count_of_draws", "decode",
+    "degrees_of_freedom", "density_at", "differences", "encode", "flat_names", "fresh_seed", "in_blocks", "judge",
+    "model_cache", "model_of", "model_starts", "noncentred_op", "one_step", "ordered_children", "python_function",
+    "python_mode", "read", "sample", "spread_starts", "standard_error", "starts", "stop_on_signals", "summary",
+    "unconstraining_of", "verdict", "with_numbers", "write",
 ]  # fmt: skip
 
 

@@ -190,7 +190,7 @@ def motorcycle() -> pm.Model:
     d = data("mcycle_gp")
 
     def gaussian_process(name: str, basis: np.ndarray, frequency: np.ndarray) -> Any:
-        sd, scale = pm.HalfStudentT(f"sdgp{name}", nu=3, sigma=36), pm.InverseGamma(f"lscale{name}", 1.124909, 0.0177)
+        sd, scale = pm.HalfStudentT(f"sdgp{name}", nu=3, sigma=36.0), pm.InverseGamma(f"lscale{name}", 1.124909, 0.0177)
         z = pm.Normal(f"zgp{name}", shape=len(frequency))
         spectrum = sd**2 * np.sqrt(2 * np.pi) * scale * pt.exp(-0.5 * scale**2 * frequency[:, 0] ** 2)
         return pt.as_tensor(basis) @ (pt.sqrt(spectrum) * z)

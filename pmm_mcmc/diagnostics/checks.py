@@ -15,21 +15,13 @@ from pmm_mcmc.diagnostics.mode_search import OtherModes
 from pmm_mcmc.diagnostics.parameters import coordinate_of
 from pmm_mcmc.diagnostics.reading import harmless, two_errors
 from pmm_mcmc.diagnostics.statement import MORE, Reason, format_with_limit, reason_of_largest
-from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
+from pmm_mcmc.diagnostics.thresholds import SEARCH, THRESHOLDS
 from pmm_mcmc.warmup.stein_identity import degrees_of_freedom, largest_t
 from pmm_mcmc.warmup.thresholds import THRESHOLDS as WARMUP
 
 if TYPE_CHECKING:
-    from pmm_mcmc.diagnostics.reading import Run
-from typing import TYPE_CHECKING, Any
+    import xarray as xr
 
-from pmm_mcmc.diagnostics.thresholds import SEARCH
-
-if TYPE_CHECKING:
-    from pmm_mcmc.diagnostics.reading import Run
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.reading import Run
 
 __all__ = [
@@ -521,12 +513,12 @@ def evidence(run: Run) -> Reason | None:
     return Reason("ladder", text, MORE, None, abs(gap) / error, THRESHOLDS.evidence_gap)
 
 
-def ladder_description(ladder: Any, trusted: bool) -> str:
+def ladder_description(ladder: xr.DataTree | None, trusted: bool) -> str:
     """Return words for what a ladder has measured; none without a ladder."""
     if ladder is None:
         return ""
     weight = _weights(ladder)
-    errors = ladder["mode_weight_se"].values
+    errors = np.asarray(ladder["mode_weight_se"].values)
     log_evidence = float(ladder["log_evidence"])
     error = float(ladder["log_evidence_se"])
     places = int(np.clip(-np.floor(np.log10(max(error, 1e-9))), 2, 6))
@@ -540,7 +532,7 @@ def ladder_description(ladder: Any, trusted: bool) -> str:
     return f"{text}."
 
 
-def _weights(ladder: Any) -> np.ndarray:
+def _weights(ladder: xr.DataTree) -> np.ndarray:
     """Return the weights of the modes."""
     weight = np.asarray(ladder["mode_weight"].values)
     return weight[np.isfinite(weight)]

@@ -10,13 +10,14 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from pmm_mcmc.diagnostics.parameters import Result
 from pmm_mcmc.diagnostics.reading import BIASES, read, table_of
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 
 __all__ = ["expectation"]
 
 
-def expectation(dt: Any, function: Callable[[xr.Dataset], Any]) -> pd.DataFrame:
+def expectation(dt: Result, function: Callable[[xr.Dataset], Any]) -> pd.DataFrame:
     r"""Estimate the posterior expectation of a function of the parameters, corrected for bias and noise.
 
     The plain mean of the function over the draws has the sampler's bias and noise; the Stein correction
@@ -93,7 +94,7 @@ def expectation(dt: Any, function: Callable[[xr.Dataset], Any]) -> pd.DataFrame:
     return pd.concat([table_of(each) for each in runs])[list(BIASES)]
 
 
-def _checked(name: str, value: Any, posterior: xr.Dataset) -> xr.DataArray:
+def _checked(name: str, value: object, posterior: xr.Dataset) -> xr.DataArray:
     """Return a value by draw, with its name; raise an error where it is none."""
     if not isinstance(value, xr.DataArray):
         raise TypeError(

@@ -10,12 +10,12 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.diagnostics.parameters import checked
+from pmm_mcmc.diagnostics.parameters import Result, checked
 
 __all__ = ["FINDINGS", "Exchange", "exchanges_of", "highest", "labels_of", "nearest_to", "relabel", "relabelled"]
 
@@ -219,7 +219,7 @@ def relabelled(posterior: xr.Dataset, exchanges: Sequence[Exchange], pivot: tupl
     return posterior.assign(new)
 
 
-def relabel(dt: Any) -> xr.DataTree:
+def relabel(dt: Result) -> xr.DataTree:
     """Return a result whose draws are in one labelling of exchangeable components, with their signs.
 
     Of mixtures, hidden Markov models and factor models single components mean nothing: the density does not change
@@ -268,11 +268,10 @@ def relabel(dt: Any) -> xr.DataTree:
     return result
 
 
-def highest(dt: Any) -> tuple[int, int]:
+def highest(dt: xr.DataTree) -> tuple[int, int]:
     """Return chain and draw of the highest draw; the last one where log densities are not known."""
-    stats = dt["sample_stats"] if "sample_stats" in dt.children else {}
-    if "lp" not in stats:
+    if "sample_stats" not in dt.children or "lp" not in dt["sample_stats"]:
         return dt["posterior"].sizes["chain"] - 1, dt["posterior"].sizes["draw"] - 1
-    lp = np.nan_to_num(stats["lp"].transpose("chain", "draw").values, nan=-np.inf)
+    lp = np.nan_to_num(dt["sample_stats"]["lp"].transpose("chain", "draw").values, nan=-np.inf)
     chain, draw = np.unravel_index(int(lp.argmax()), lp.shape)
     return int(chain), int(draw)

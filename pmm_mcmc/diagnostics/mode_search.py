@@ -15,7 +15,7 @@ parameters: by signs of scales, turns of angles, or labels that may be exchanged
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,7 +68,7 @@ class OtherModes(NamedTuple):
     n_grad: int = 0
 
     @classmethod
-    def of(cls, attribute: Any) -> OtherModes:
+    def of(cls, attribute: Mapping[str, Any]) -> OtherModes:
         """Read them from the attribute of a result, which is empty if there was no search."""
         return cls(**{name: attribute[name] for name in cls._fields if name in attribute})
 
@@ -143,7 +143,7 @@ class _ModeSearch:
 
     def _share(self, log_mass: float) -> float:
         """Return the share of a mass in itself and that of the chains."""
-        return float(1.0 / (1.0 + np.exp(-min(log_mass - self._log_chains, 700.0))))
+        return float(1.0 / (1.0 + np.exp(-np.clip(log_mass - self._log_chains, -700.0, 700.0))))
 
     def _outcome(self, mass: float, undecided: str, position: np.ndarray | None = None) -> OtherModes:
         space = self._space

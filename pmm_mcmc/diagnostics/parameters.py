@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 from arviz_base import from_dict, xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
-__all__ = ["ROUNDING", "SLAB", "Parameters", "checked", "coordinate_of", "evenly_spaced"]
+if TYPE_CHECKING:
+    from pymc.backends.base import MultiTrace
+    from pymc.backends.zarr import ZarrTrace
+
+__all__ = ["ROUNDING", "SLAB", "Parameters", "Result", "checked", "coordinate_of", "evenly_spaced"]
+
+# What pm.sample and pmm.sample return.
+type Result = xr.DataTree | MultiTrace | ZarrTrace
 
 # Bytes of parameters that are in memory together.
 SLAB = 2**23
@@ -20,7 +27,7 @@ ROUNDING = 32.0 * float(np.finfo(float).eps)
 _SAMPLE = ("chain", "draw")
 
 
-def checked(dt: Any) -> Any:
+def checked(dt: Result) -> Any:
     """Return ``dt`` if it is a result of sampling, and raise an error with the remedy if not."""
     if type(dt).__name__ == "MultiTrace" and hasattr(dt, "get_sampler_stats"):
         dt = _tree_of(dt)
@@ -45,7 +52,7 @@ def checked(dt: Any) -> Any:
     return dt
 
 
-def _tree_of(trace: Any) -> xr.DataTree:
+def _tree_of(trace: MultiTrace) -> xr.DataTree:
     """Return the draws and statistics of a ``MultiTrace``, which ``pm.sample(return_inferencedata=False)`` returns.
 
     The statistics of several steps have another axis, as in PyMC's own results.

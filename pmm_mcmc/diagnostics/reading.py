@@ -16,7 +16,7 @@ from pmm_mcmc.diagnostics.control_variates import Folds, corrected, uncorrected
 from pmm_mcmc.diagnostics.convergence import convergence, tail_index
 from pmm_mcmc.diagnostics.identity import fails_as_at_an_edge, identity_of, whitened_identity
 from pmm_mcmc.diagnostics.labels import FINDINGS, Exchange, highest, labels_of, relabelled
-from pmm_mcmc.diagnostics.parameters import Parameters, checked, coordinate_of
+from pmm_mcmc.diagnostics.parameters import Parameters, Result, checked, coordinate_of
 from pmm_mcmc.diagnostics.statement import ADJUST
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.engines.arguments import MethodArguments
@@ -238,7 +238,7 @@ class Run:
         return best
 
 
-def read(dt: Any, labels: Sequence[Exchange] | None = None) -> Run:
+def read(dt: Result, labels: Sequence[Exchange] | None = None) -> Run:
     """Read a result of any sampler; of exchangeable ``labels``, as in its attribute by default, in one labelling.
 
     Draws that mix over the labels are read as they are.

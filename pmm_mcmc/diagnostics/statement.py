@@ -49,7 +49,7 @@ _STATES = {
     "unmeasured": UNDECIDED,
 }
 # Reasons that chains are slow, and how many times as many draws are much.
-_SLOW = ("divergences", "identity", "r_hat", "equilibration", "neck")
+_SLOW = ("divergences", "identity", "r_hat", "neck")
 _MUCH_MORE = 2.0
 _COLOURS = {TRUSTED: "#2e7d32", UNDECIDED: "#b26a00", NOT_TRUSTED: "#b71c1c"}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from html import escape
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -14,14 +15,14 @@ from arviz_stats import summary as arviz_summary
 from arviz_stats.base.stats_utils import round_num
 from arviz_stats.summary import SummaryDataFrame
 
-from pmm_mcmc.diagnostics.parameters import Parameters, checked
+from pmm_mcmc.diagnostics.parameters import Parameters, Result, checked
 from pmm_mcmc.diagnostics.reading import BIASES, NONCENTRING, WORDS, Run, read, table_of
 from pmm_mcmc.diagnostics.verdict import COLUMNS, judge
 
 __all__ = ["bias_table", "noncentring", "rounded", "summary", "with_numbers"]
 
 
-def noncentring(dt: Any) -> xr.Dataset:
+def noncentring(dt: Result) -> xr.Dataset:
     r"""Return how far each variable was sampled non-centred, element by element.
 
     Parameters
@@ -74,7 +75,12 @@ _QUANTILES = ("mean", "median", "eti", "hdi")
 
 
 def summary(
-    dt: Any, var_names: Any = None, *, kind: str = "short", round_to: Any = "auto", **options: Any
+    dt: Result,
+    var_names: str | list[str] | None = None,
+    *,
+    kind: str = "short",
+    round_to: str | int | None = "auto",
+    **options: Any,
 ) -> pd.DataFrame:
     """Summarise a result: corrected means with their errors, beside ArviZ's convergence diagnostics.
 
@@ -160,7 +166,7 @@ class Summary(SummaryDataFrame):
         return f"{head}{super()._repr_html_()}{note}"
 
 
-def rounded(table: pd.DataFrame, round_to: Any) -> pd.DataFrame:
+def rounded(table: pd.DataFrame, round_to: str | int | None) -> pd.DataFrame:
     """Return a table that shows rounded numbers: "auto" by their standard errors, "none" all digits, else as ArviZ."""
     if round_to in ("none", "None"):
         return pd.DataFrame(table)
@@ -195,7 +201,7 @@ def _number(value: float, error: float) -> str:
     return text if float(text) else f"{value:.1g}"
 
 
-def bias_table(dt: Any) -> pd.DataFrame:
+def bias_table(dt: Result) -> pd.DataFrame:
     """Return the columns of ``summary(dt, kind="bias")`` for all parameters of a result of any sampler."""
     return table_of(read(dt))[list(BIASES)]
 
@@ -207,8 +213,13 @@ def _rows(run: Run, labels: list[str]) -> pd.DataFrame:
     return table.loc[labels].assign(sd=lambda rows: rows["sd"] * np.sqrt(n / max(n - 1, 1)))
 
 
-def _labels(dt: Any, var_names: Any, filter_vars: Any = None, coords: Any = None) -> list[str]:
-    options = {"filter_vars": filter_vars, "combined": False, "keep_dataset": True, "group": "posterior"}
+def _labels(
+    dt: xr.DataTree,
+    var_names: str | list[str] | None,
+    filter_vars: Literal["like", "regex"] | None = None,
+    coords: Mapping[str, Any] | None = None,
+) -> list[str]:
+    options: dict[str, Any] = {"filter_vars": filter_vars, "combined": False, "keep_dataset": True}
     try:
         posterior: Any = extract(dt, var_names=var_names, **options)
     except KeyError:
@@ -223,7 +234,7 @@ def _labels(dt: Any, var_names: Any, filter_vars: Any = None, coords: Any = None
         raise ValueError(f"coords={coords!r}: the result has {present}") from None
 
 
-def _beside_arviz(run: Run, columns: pd.DataFrame, dt: Any, **options: Any) -> pd.DataFrame:
+def _beside_arviz(run: Run, columns: pd.DataFrame, dt: xr.DataTree, **options: Any) -> pd.DataFrame:
     """Return ArviZ's summary with other columns beside it, and ``ess_per_grad`` if gradients were counted."""
     with np.errstate(all="ignore"):  # NumPy warns of the r_hat of constants
         out = pd.DataFrame(arviz_summary(with_numbers(dt), **{"round_to": "none", **options}))
@@ -233,7 +244,7 @@ def _beside_arviz(run: Run, columns: pd.DataFrame, dt: Any, **options: Any) -> p
     return out
 
 
-def with_numbers(dt: Any) -> Any:
+def with_numbers(dt: xr.DataTree) -> xr.DataTree:
     """Return a result with Booleans as 0 and 1: ArviZ takes no quantiles of Booleans."""
     posterior = dt["posterior"].to_dataset()
     flags = {name: values.astype(int) for name, values in posterior.data_vars.items() if values.dtype == bool}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from pmm_mcmc.diagnostics.checks import (
     unvisited_mode,
 )
 from pmm_mcmc.diagnostics.necks import neck
+from pmm_mcmc.diagnostics.parameters import Result
 from pmm_mcmc.diagnostics.reading import Run, read
 from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, verdict_of
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
@@ -133,13 +133,13 @@ def _abbreviated(labels: list[str]) -> str:
 # -- for runs ---------------------------------------------------------------------------------------------------------
 
 
-def asks_for_more(dt: Any) -> Reason | None:
+def asks_for_more(dt: Result) -> Reason | None:
     """Return the first reason of the verdict that more draws may remove, or that forbids to call a run enough."""
     reasons = judge(read(dt)).reasons
     return next((each for each in reasons if each.remedy == MORE or each.code in ("r_hat", "equilibration")), None)
 
 
-def last_message(dt: Any) -> tuple[int, str]:
+def last_message(dt: Result) -> tuple[int, str]:
     """Return the level and the text of a run's last message: the sentence of the verdict, a warning unless trusted.
 
     The text of a trusted run also names the function that shows the estimates, and explains its columns.

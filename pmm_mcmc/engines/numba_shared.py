@@ -40,10 +40,8 @@ def _ziggurat_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     base = _AREA / math.exp(-0.5 * _TAIL**2)
     scale = edges / 2.0**52
     scale[0] = base / 2.0**52
-    inside = np.empty(_LAYERS, dtype=np.int64)
-    inside[0] = int(_TAIL / base * 2.0**52)
-    inside[1] = 0
-    inside[2:] = (edges[1:-1] / edges[2:] * 2.0**52).astype(np.int64)
+    of_layers = (edges[1:-1] / edges[2:] * 2.0**52).astype(np.int64)
+    inside = np.concatenate([np.array([_TAIL / base * 2.0**52, 0.0]).astype(np.int64), of_layers])
     return scale, inside, density
 
 

@@ -25,8 +25,8 @@ class ProcessesError(RuntimeError):
 
 def is_primary_process() -> bool:
     """Return whether this process prints and logs: the first that ``jax.distributed`` connected, or the only one."""
-    jax = sys.modules.get("jax")
-    return jax is None or jax.process_index() == 0
+    # ArviZ leaves a module of that name that loads JAX when it is asked for anything.
+    return "jax._src" not in sys.modules or sys.modules["jax"].process_index() == 0
 
 
 def _alone(data: bytes) -> list[bytes]:

@@ -17,16 +17,20 @@ import numpy as np
 import pymc as pm
 import pytensor
 
+from pmm_mcmc.model.checks import CHECKS
 from pmm_mcmc.model.functions import model_cache, python_function
 from pmm_mcmc.model.gaussian_block import GaussianBlock, gaussian_names, integrated_model
 
-__all__ = ["block_that_pays"]
+__all__ = ["block_that_helps", "block_that_pays"]
 
 # Most variables, whose number enters to the third power, and fewest.
 _MOST = 200
 _FEWEST = 5
 # Positions that are looked at, as far from the model's own as chains start.
 _POSITIONS = 8
+# The score from which a block is named as a remedy: those of the models above that gain nothing have 12 at most, those
+# that gain 280 and more.
+_FOLLOWS = 60.0
 # Least score for a unit of the ratio of costs.  Of the models that it was fitted on those that gain have 160 a unit and
 # more; 300 was taken, since one that is missed costs what it did, and the verdict names the block where it fails.
 # Where rows depend on the rest no preconditioner helps: 350 a unit gains ten times, 11 nothing.
@@ -43,20 +47,29 @@ def block_that_pays(
     if not set(excluded).isdisjoint(names):
         return None
     block = integrated_model(model, point, names)
-    if block is None:
+    if block is None or not _FEWEST <= block.size <= _MOST:
         return None
-    choices: dict[GaussianBlock, bool] = model_cache(model, "blocks that pay")
-    if block not in choices:
-        choices[block] = _pays(block, point)
-    return block if choices[block] else None
+    worth = _WORTH_OF_ROWS if block.rows_dependent else _WORTH
+    pays = _shape_score(model, block, point) > worth * _nanoseconds(block) / _nanoseconds_as_written(block)
+    return block if pays else None
 
 
-def _pays(block: GaussianBlock, point: Mapping[str, np.ndarray]) -> bool:
-    p = block.size
-    if not _FEWEST <= p <= _MOST:
-        return False
-    worth = _WORTH_OF_ROWS if block.rows_depend else _WORTH
-    return _score(block, point) > worth * _nanoseconds(block) / _nanoseconds_as_written(block)
+def block_that_helps(model: pm.Model, point: Mapping[str, np.ndarray]) -> list[str]:
+    """Return the names of a block whose shape follows the rest, whatever it costs: a remedy for slow chains."""
+    names = gaussian_names(model, point)
+    block = integrated_model(model, point, names)
+    return names if block is not None and _shape_score(model, block, point) > _FOLLOWS else []
+
+
+def _shape_score(model: pm.Model, block: GaussianBlock, point: Mapping[str, np.ndarray]) -> float:
+    """Return the score of a block, computed once; 0 where there is no shape to compare."""
+    scores: dict[GaussianBlock, float] = model_cache(model, "scores of blocks")
+    if block not in scores:
+        try:
+            scores[block] = _score(block, point)
+        except (np.linalg.LinAlgError, ValueError, *CHECKS):  # positions out of range of a check
+            scores[block] = 0.0
+    return scores[block]
 
 
 def _nanoseconds(block: GaussianBlock) -> float:
@@ -66,7 +79,7 @@ def _nanoseconds(block: GaussianBlock) -> float:
 
 
 def _nanoseconds_as_written(block: GaussianBlock) -> float:
-    return 6_000 + 15.0 * (block.rows + block.size) + (20.0 * block.rows * block.size) * block.rows_depend
+    return 6_000 + 15.0 * (block.rows + block.size) + 20.0 * block.rows_dependent * block.size
 
 
 def _score(block: GaussianBlock, point: Mapping[str, np.ndarray]) -> float:

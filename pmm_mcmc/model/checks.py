@@ -11,6 +11,7 @@ from pymc.logprob.utils import ParameterValueError
 from pymc.util import get_transformed_name
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor import as_tensor
 from pytensor.tensor.random.op import RandomVariable
@@ -21,12 +22,13 @@ from pmm_mcmc.model.initial_points import checked_values, for_chains
 
 __all__ = [
     "CHECKS", "bad_start_message", "check_direction", "check_discrete", "check_free", "check_initvals", "check_model",
-    "failing_check", "flat_priors", "model_of", "refuse_what_does_not_fit",
+    "failing_check", "flat_priors", "model_of", "refuse_overflows", "refuse_what_does_not_fit",
 ]  # fmt: skip
 
 # What a log density raises where a check that is written into it fails.
 CHECKS = (ParameterValueError, AssertionError)
 _OTHERWISE = "start elsewhere with initvals=, or look at model.debug()"
+_FEW_BITS = ("int8", "int16", "uint8", "uint16")
 # What PyMC appends to the name of data for their missing values.
 _IMPUTED = "_unobserved"
 # Most coordinates of a model with flat priors whose posterior is looked at for a direction without end.
@@ -246,6 +248,35 @@ def refuse_what_does_not_fit(model: pm.Model, point: Mapping[str, np.ndarray]) -
             ) from error
 
 
+def refuse_overflows(model: pm.Model, log_density: Any) -> None:
+    """Raise ``ValueError`` if whole numbers of 8 or 16 bits overflow in a log density, as PyTensor holds small ones.
+
+    The square of ``sigma=36`` is 16 there, and the log density stays finite.
+    """
+    # PyMC computes some of them while it writes the log density.
+    for graph in ancestors([log_density, *(graph for rv in model.basic_RVs for graph in rv.owner.inputs)]):
+        if graph.owner is None or getattr(graph.type, "dtype", "") not in _FEW_BITS:
+            continue
+        numbers = [leaf for leaf in ancestors([graph]) if leaf.owner is None]
+        if not all(isinstance(leaf, Constant | SharedVariable) for leaf in numbers):
+            continue
+        floats = {leaf: leaf.astype("float64") for leaf in numbers if getattr(leaf.type, "dtype", "") in _FEW_BITS}
+        try:
+            exact = clone_replace(graph, floats, rebuild_strict=False)
+        except (TypeError, NotImplementedError):  # an index, or an operation on bits
+            continue
+        value, exact_value = python_function([], [graph, exact])()
+        if np.array_equal(value, exact_value):
+            continue
+        users = [rv.name for rv in model.basic_RVs if not set(numbers).isdisjoint(ancestors(rv.owner.inputs))]
+        off = np.asarray(value != exact_value)
+        raise ValueError(
+            f"{', '.join(users) or 'the log density'}: PyTensor holds its whole numbers in {8 * value.itemsize} bits, "
+            f"where {np.asarray(exact_value)[off].flat[0]:g} overflows to {value[off].flat[0]}; write them with a "
+            "point, as 100.0, and data as floats"
+        )
+
+
 def _value(model: pm.Model, graph: Any, point: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return a graph of value variables at a point."""
     graph = graph.values if hasattr(graph.type, "dims") else graph
@@ -295,11 +326,6 @@ def _reason(model: pm.Model, term: Any, point: Mapping[str, np.ndarray]) -> str:
     if not bad.any():
         return ""
     value = float(np.asarray(values)[bad].ravel()[0])
-    if term in model.basic_RVs and _overflows(term):
-        return (
-            f"{term.name} ({value}), whose whole numbers PyTensor holds in 8 bits, where their sums and differences "
-            "overflow; write them with a point, as 100.0"
-        )
     if term in model.observed_RVs:
         data = np.asarray(_value(model, model.rvs_to_values[term], point))
         if bad.shape == data.shape:
@@ -311,16 +337,6 @@ def _reason(model: pm.Model, term: Any, point: Mapping[str, np.ndarray]) -> str:
             )
         return f"{term.name} ({value}); are all its data possible? {_OTHERWISE.capitalize()}"
     return f"{term.name} ({value}); {_OTHERWISE}"
-
-
-def _overflows(rv: Any) -> bool:
-    """Return whether sums, differences or products of a variable's constants go beyond 8 bits, in which they are."""
-    constants = [
-        float(np.max(np.abs(each.data.astype(float))))
-        for each in ancestors(rv.owner.inputs)
-        if isinstance(each, Constant) and getattr(each.type, "dtype", "") == "int8" and each.data.size
-    ]
-    return any(a + b > 127 or a * b > 127 for i, a in enumerate(constants) for b in constants[i + 1 :])
 
 
 def _of_check(model: pm.Model, term: Any, point: Mapping[str, np.ndarray], message: str) -> tuple[str, str]:

@@ -18,7 +18,9 @@ and one numbers, whatever the number of its data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -40,21 +42,26 @@ from pmm_mcmc.model.hierarchy import Law, family_of, law_of
 
 __all__ = ["GaussianBlock", "gaussian_names", "integrated_model"]
 
+_log = logging.getLogger("pmm_mcmc")
+
 _LOG_2PI = float(np.log(2.0 * np.pi))
 _NORMAL = ("NormalRV", "MvNormalRV")
 _FLAT = ("FlatRV",)
+# Most coefficients of a block that nobody has asked for: 80 MB.
+_MOST_NUMBERS = 10**7
 
 
 class _Term(NamedTuple):
     """A normal term of a log density: its residual ``(n,)`` and standard deviations, ``()`` or ``(n,)``, as graphs.
 
-    ``log_volume`` is the sum of the logarithms of the standard deviations of all ``n``.
+    ``log_volume`` is the sum of the logarithms of the standard deviations of all ``n``; residuals may have been
+    ``whitened`` by a covariance.
     """
 
-    name: str
     residual: Any
     sd: Any
     log_volume: Any
+    whitened: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +71,12 @@ class GaussianBlock:
     Attributes
     ----------
     names, values, likelihoods
-        The variables of the block and of their value variables, and the observed ones that depend on them.
+        Names of the variables of the block, of their value variables, and of the observed ones that depend on them.
     rest
         The model of the other variables, with value variables of the whole model.
-    rows, rows_summed, rows_depend
-        The number of residuals; of those whose squares are summed anew at each position; and whether coefficients of
-        the block depend on the rest.
+    rows, rows_summed, rows_dependent
+        The number of residuals; of those whose squares are summed anew at each position; and of those that are affine
+        in the block with coefficients that depend on the rest, by the model and not by a covariance.
     precision, right
         Graphs of the value variables of ``rest``: :math:`P` ``(p, p)`` and :math:`P m` ``(p,)``.
     """
@@ -80,7 +87,7 @@ class GaussianBlock:
     rest: pm.Model
     rows: int
     rows_summed: int
-    rows_depend: bool
+    rows_dependent: int
     precision: Any
     right: Any
 
@@ -99,11 +106,14 @@ def _depends(graphs: Sequence[Any], variables: set[Any]) -> bool:
     return not variables.isdisjoint(ancestors(graphs))
 
 
+def _is_of(families: Collection[str], model: pm.Model, rv: Any) -> bool:
+    """Return whether a variable, free or observed, is of one of these families and on its own scale."""
+    return type(rv.owner.op).__name__ in families and model.rvs_to_transforms.get(rv) is None
+
+
 def _law(model: pm.Model, rv: Any, shape: tuple[int, ...]) -> Law | None:
     """Return the law of a normal variable, free or observed; None for others."""
-    if type(rv.owner.op).__name__ not in _NORMAL or model.rvs_to_transforms.get(rv) is not None:
-        return None
-    return law_of(rv, None, shape)
+    return law_of(rv, None, shape) if _is_of(_NORMAL, model, rv) else None
 
 
 def why_not(model: pm.Model, names: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> str:
@@ -116,7 +126,7 @@ def why_not(model: pm.Model, names: Sequence[str], shapes: Mapping[str, tuple[in
         return "nothing would be left to sample; give one of the scales a prior, or leave one variable out"
     block = {free[name] for name in names}
     for rv in block:
-        if type(rv.owner.op).__name__ not in (*_NORMAL, *_FLAT) or model.rvs_to_transforms[rv] is not None:
+        if not _is_of((*_NORMAL, *_FLAT), model, rv):
             return f"{rv.name} is not normal, but {family_of(rv).removesuffix('RV')}"
     for potential in model.potentials:
         if _depends([potential], block):
@@ -146,12 +156,12 @@ def _term(model: pm.Model, rv: Any, shape: tuple[int, ...]) -> _Term | None:
     if law.kind != "elementwise":
         k = shape[-1]
         whitened = pt.linalg.solve_triangular(scale, residual.reshape((-1, k)).T, lower=True, b_ndim=2).T.ravel()
-        return _Term(rv.name, whitened, pt.ones(()), n // k * pt.log(pt.diagonal(scale)).sum())
+        return _Term(whitened, pt.ones(()), n // k * pt.log(pt.diagonal(scale)).sum(), True)
     if all(scale.type.broadcastable):
         sd = scale.reshape(())
-        return _Term(rv.name, residual, sd, n * pt.log(sd))
+        return _Term(residual, sd, n * pt.log(sd))
     sd = pt.broadcast_to(scale, shape).ravel()
-    return _Term(rv.name, residual, sd, pt.log(sd).sum())
+    return _Term(residual, sd, pt.log(sd).sum())
 
 
 class _Residual(NamedTuple):
@@ -205,11 +215,11 @@ class _Sums:
         self.precision = pt.zeros((p, p), dtype=dtype)
         self.right = pt.zeros(p, dtype=dtype)
         self.rows_summed = 0
-        self.rows_depend = False
+        self.rows_dependent = 0
         self._squares: list[Callable[[Any], Any]] = []
 
-    def add(self, residual: _Residual, weight: Any, n: int) -> None:
-        """Add a term of ``n`` residuals with weights ``()`` or ``(n,)``."""
+    def add(self, residual: _Residual, weight: Any, n: int, whitened: bool) -> None:
+        """Add a term of ``n`` residuals with weights ``()`` or ``(n,)``, whitened by a covariance or as they are."""
         offset = residual.offset
         rows = residual.rows
         if weight.ndim == 0 and _is_number(rows):
@@ -224,7 +234,7 @@ class _Sums:
             self.right = self.right + weight * pt.dot(rows, offset)
         else:
             self.rows_summed += n
-            self.rows_depend |= not _is_number(rows)
+            self.rows_dependent += n * (not _is_number(rows) and not whitened)
             self.precision = self.precision + pt.dot(rows * weight, pt.as_tensor(rows).T)
             self.right = self.right + pt.dot(rows, weight * offset)
         self._squares.append(lambda m: (weight * (offset - pt.dot(m, rows)) ** 2).sum())
@@ -253,11 +263,15 @@ def integrated_model(model: pm.Model, point: Mapping[str, np.ndarray], names: Se
         return None
     shared = [node for node in ancestors([*model.basic_RVs, *model.rvs_to_values.values()]) if _is_data(node)]
     contents = [np.asarray(node.get_value(borrow=True)) for node in shared]
-    data = tuple((values.shape, values.tobytes()) for values in contents)
+    data = tuple((values.shape, hashlib.blake2b(values.tobytes()).digest()) for values in contents)
     key = state_of(model, model.value_vars), tuple(sorted(names)), data
     blocks: dict[tuple[Any, ...], GaussianBlock] = model_cache(model, "Gaussian block")
     if key not in blocks:
-        blocks[key] = _integrated(model, names, point)
+        try:
+            blocks[key] = _integrated(model, names, point)
+        except (NotImplementedError, AttributeError, TypeError, IndexError) as error:  # no derivative of an operation
+            reason = f"{', '.join(names)} cannot be integrated out: {type(error).__name__}: {error}"
+            raise ValueError(reason) from error
     return blocks[key]
 
 
@@ -272,8 +286,7 @@ def _integrated(model: pm.Model, names: Sequence[str], point: Mapping[str, np.nd
     ValueError
         If they are not Gaussian given the others, with the reason.
     """
-    observed = _evaluated(_frozen([model.rvs_to_values[rv] for rv in model.observed_RVs]))
-    shapes = {rv.name: values.shape for rv, values in zip(model.observed_RVs, observed, strict=True)}
+    shapes = _shapes_of_data(model)
     shapes |= {rv.name: np.shape(point[model.rvs_to_values[rv].name]) for rv in model.free_RVs}
     reason = why_not(model, names, shapes)
     block = [rv for rv in model.free_RVs if rv.name in names]
@@ -295,13 +308,13 @@ def _integrated(model: pm.Model, names: Sequence[str], point: Mapping[str, np.nd
         term = _term(model, rv, shapes[rv.name])
         if term is None:
             continue
-        residual, sd, volume = clone_replace(_frozen(term[1:]), cuts, rebuild_strict=False)
+        residual, sd, volume = clone_replace(_frozen(term[:3]), cuts, rebuild_strict=False)
         affine = _affine(residual, b, others)
         if affine is None:
             reason = f"the location of {rv.name} is not affine in it"
             break
         count = int(np.prod(shapes[rv.name], dtype=int))
-        sums.add(affine, sd**-2.0, count)
+        sums.add(affine, sd**-2.0, count, whitened=term.whitened)
         n += count
         log_volume = log_volume + volume
     if reason:
@@ -333,7 +346,7 @@ def _integrated(model: pm.Model, names: Sequence[str], point: Mapping[str, np.nd
         _rest(model, inside, marginal),
         n,
         sums.rows_summed,
-        sums.rows_depend,
+        sums.rows_dependent,
         sums.precision,
         sums.right,
     )
@@ -342,7 +355,8 @@ def _integrated(model: pm.Model, names: Sequence[str], point: Mapping[str, np.nd
 def gaussian_names(model: pm.Model, point: Mapping[str, np.ndarray]) -> list[str]:
     """Return the variables of the largest Gaussian block that is found in a model, looked for once; none without one.
 
-    Variables come in one by one, the largest first, if not all together are Gaussian given the rest.
+    Variables come in one by one, the largest first, if not all together are Gaussian given the rest.  Blocks whose
+    coefficients would be more than ``_MOST_NUMBERS`` are not looked at.
     """
     blocks: dict[tuple[Any, ...], list[str]] = model_cache(model, "names of the Gaussian block")
     key = state_of(model, model.value_vars)
@@ -358,28 +372,37 @@ def gaussian_names(model: pm.Model, point: Mapping[str, np.ndarray]) -> list[str
 
 
 def _can_be_integrated(model: pm.Model, names: Sequence[str], point: Mapping[str, np.ndarray]) -> bool:
-    try:
-        return integrated_model(model, point, names) is not None or not names
-    except ValueError:
+    if not names:
+        return True
+    p = sum(int(np.size(point[name])) for name in names)
+    rows = sum(int(np.prod(shape, dtype=int)) for shape in _shapes_of_data(model).values())
+    if p * (p + rows) > _MOST_NUMBERS:
         return False
+    try:
+        return integrated_model(model, point, names) is not None
+    except Exception as error:  # nobody has asked for it: the model is sampled as it is
+        _log.debug("%s: not integrated out (%s)", ", ".join(names), error)
+        return False
+
+
+def _shapes_of_data(model: pm.Model) -> dict[str, tuple[int, ...]]:
+    observed = _evaluated(_frozen([model.rvs_to_values[rv] for rv in model.observed_RVs]))
+    return {rv.name: values.shape for rv, values in zip(model.observed_RVs, observed, strict=True)}
 
 
 def _normal_names(model: pm.Model) -> list[str]:
     """Return the free variables that are normal and, by families alone, enter nothing but locations of normal ones."""
-    block = {rv for rv in model.free_RVs if _is_normal(model, rv)}
+    normal = {rv for rv in model.basic_RVs if _is_of(_NORMAL, model, rv)}
+    block = normal & set(model.free_RVs)
+    scales = [rv.owner.inputs[-1] for rv in normal]
     while block:
-        others = [rv for rv in model.basic_RVs if rv not in block and not _is_normal(model, rv)]
-        scales = [rv.owner.inputs[-1] for rv in model.basic_RVs if _is_normal(model, rv)]
+        others = [rv for rv in model.basic_RVs if rv not in normal]
         outside = [rv for rv in model.free_RVs if rv not in block]
         entered = set(ancestors([*others, *scales, *outside, *model.potentials]))
         if block.isdisjoint(entered):
             break
         block -= entered
     return [rv.name for rv in model.free_RVs if rv in block] if len(block) < len(model.free_RVs) else []
-
-
-def _is_normal(model: pm.Model, rv: Any) -> bool:
-    return type(rv.owner.op).__name__ in _NORMAL and model.rvs_to_transforms.get(rv) is None
 
 
 def _refuse_improper(precision: Any, names: Sequence[str], point: Mapping[str, np.ndarray]) -> None:

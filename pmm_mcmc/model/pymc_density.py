@@ -15,7 +15,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
 
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.model.checks import check_free, refuse_what_does_not_fit
+from pmm_mcmc.model.checks import check_free, refuse_overflows, refuse_what_does_not_fit
 from pmm_mcmc.model.functions import building, model_cache, state_of
 from pmm_mcmc.model.initial_points import flat_position, initial_point
 from pmm_mcmc.model.noncentred_density import noncentred_density
@@ -113,7 +113,9 @@ def build_log_density(
     layout = flat_layout(vars, point)
     replacements = make_shared_replacements(point, list(vars), model)
     others = {var.name: shared for var, shared in replacements.items()}
-    density = differentiated(vars, layout, model.logp(), replacements)
+    logp = model.logp()
+    refuse_overflows(model, logp)
+    density = differentiated(vars, layout, logp, replacements)
     if noncentring and others:
         raise ValueError(
             f"reparametrise={dict(noncentring)!r}: variables are non-centred only by a step that moves all of the "

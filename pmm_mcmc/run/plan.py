@@ -22,10 +22,10 @@ from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.numba_shared import normals_of_draws
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.engines.taped_engine import c_engine_of, engine_of
-from pmm_mcmc.model.block_choice import block_that_pays
+from pmm_mcmc.model.block_choice import block_that_helps, block_that_pays
 from pmm_mcmc.model.block_draws import drawn_back
 from pmm_mcmc.model.checks import check_initvals, check_model, model_of, refuse_what_does_not_fit
-from pmm_mcmc.model.gaussian_block import gaussian_names, integrated_model
+from pmm_mcmc.model.gaussian_block import integrated_model
 from pmm_mcmc.model.initial_points import initial_point, vector_starts
 from pmm_mcmc.model.outputs import model_layout
 from pmm_mcmc.model.pymc_density import flat_layout, log_density, periods_of
@@ -208,7 +208,7 @@ class SamplingPlan:
         return cls._of_engine(
             request, engine, backend, layout, centre, model=model, var_names=var_names, prior_sampler=sampler,
             free=[rv.name for rv in model_of_draws.free_RVs],
-            block=gaussian_names(model, point) if block is None and request.integrates else [],
+            block=block_that_helps(model, point) if block is None and request.integrates else [],
         )  # fmt: skip
 
     @classmethod

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.interpolate import PchipInterpolator
@@ -131,7 +131,7 @@ class Points(NamedTuple):
         d = self.position.shape[-1]
         return self.evaluation[..., d : 2 * d] + beta * self.evaluation[..., 2 * d : 3 * d]
 
-    def take(self, indices: Any) -> Points:
+    def take(self, indices: np.ndarray | slice | tuple[slice, int]) -> Points:
         """Return copies of some of the points."""
         return Points(self.position[indices].copy(), self.evaluation[indices].copy())
 

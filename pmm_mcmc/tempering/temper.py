@@ -38,6 +38,7 @@ from pmm_mcmc.run.request import (
 )
 from pmm_mcmc.run.stopping import DRAWS
 from pmm_mcmc.steps.methods import PoissonULMC
+from pmm_mcmc.steps.pymc_step import LangevinStep
 from pmm_mcmc.tempering.driver import Tempering
 from pmm_mcmc.tempering.ladder import LADDER
 from pmm_mcmc.tempering.tuning import LadderOptions
@@ -52,7 +53,7 @@ def temper(
     *,
     tune: int = 1000,
     chains: int = 96,
-    ladder: Any = "auto",
+    ladder: str | int | Sequence[float] = "auto",
     reference: str = "auto",
     step: Step | None = None,
     model: Model | None = None,
@@ -216,7 +217,7 @@ def _on_ladder(request: Request) -> tuple[Request, LadderOptions]:
     return dataclasses.replace(request, step=_for_ladder(request.step), reference=reference), options
 
 
-def _reference_of(model: Any, reference: Any) -> str:
+def _reference_of(model: Model | None, reference: str | None) -> str:
     """Return the reference of a ladder, ``"prior"`` or ``"gaussian"``; refuse a prior that nothing is drawn from."""
     if isinstance(model, LogDensity):
         if reference == "prior":
@@ -224,8 +225,8 @@ def _reference_of(model: Any, reference: Any) -> str:
                 "reference='prior': a LogDensity has no prior that is known; leave reference out, or take 'gaussian'"
             )
         return "gaussian"
-    model = model_of(model)
-    improper = [rv.name for rv in flat_priors(model)]
+    pymc_model = model_of(model)
+    improper = [rv.name for rv in flat_priors(pymc_model)]
     if reference == "prior" and improper:
         raise ValueError(
             f"reference='prior': nothing can be drawn from the flat prior of {', '.join(improper)}; give a proper "
@@ -233,7 +234,7 @@ def _reference_of(model: Any, reference: Any) -> str:
         )
     if reference != "auto":
         return str(reference)
-    informed = bool(model.observed_RVs or model.potentials)
+    informed = bool(pymc_model.observed_RVs or pymc_model.potentials)
     return "prior" if informed and not improper else "gaussian"
 
 
@@ -250,7 +251,9 @@ def _say_what_is_centred(request: Request, console: Console) -> None:
         )
 
 
-def _temperatures(ladder: Any, reference: Any, *, chains: int) -> tuple[np.ndarray | None, int | None]:
+def _temperatures(
+    ladder: str | int | Sequence[float], reference: str | None, *, chains: int
+) -> tuple[np.ndarray | None, int | None]:
     """Return the temperatures of a ladder and their number, None where tuning finds them."""
     if reference not in ("auto", "prior", "gaussian"):
         raise ValueError(f"reference={reference!r}: must be 'auto', 'prior' or 'gaussian'")
@@ -278,7 +281,7 @@ def _temperatures(ladder: Any, reference: Any, *, chains: int) -> tuple[np.ndarr
     return betas, levels
 
 
-def _for_ladder(step: Any) -> Any:
+def _for_ladder(step: LangevinStep | None) -> LangevinStep:
     """Return the step with what a ladder takes of it: friction and scaling."""
     if step is None:
         arguments = MethodArguments.checked("PoissonULMC", scheme="auto")
@@ -293,7 +296,7 @@ def _for_ladder(step: Any) -> Any:
         value = getattr(arguments, name)
         if value is not None:
             raise ValueError(f"{name}={value!r} with a ladder: each temperature level finds its own; leave {name} out")
-    if arguments.reparametrise not in ("auto", "no"):
+    if not isinstance(arguments.reparametrise, str):
         raise ValueError(
             f"reparametrise={dict(arguments.reparametrise)!r} with a ladder: "
             "its chains move in the model's coordinates; leave it out, and write the model non-centred by hand where "

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
+import pymc as pm
+import xarray as xr
 
 from pmm_mcmc.api import LangevinStep, check_count, check_discrete, check_free
 from pmm_mcmc.workbench.reference import COLUMNS, FEWEST, PEERS, model_labels, name_of, row, run, truth_for
@@ -28,11 +30,11 @@ _NOTE = "* more than noise alone. Errors are in posterior sd; .columns has the m
 
 
 def compare(
-    model_or_target: Any,
-    samplers: Sequence[Any] | Mapping[str, Any],
+    model_or_target: str | Target | pm.Model,
+    samplers: Sequence[str | LangevinStep] | Mapping[str, str | LangevinStep],
     *,
     n_grad: int = 200_000,
-    reference: Any = None,
+    reference: xr.DataTree | str | None = None,
     chains: int = 8,
     random_seed: int = 1,
 ) -> Comparison:
@@ -112,10 +114,8 @@ def compare(
     return Comparison(title, source, table)
 
 
-def _posterior(model_or_target: Any) -> tuple[Any, Any, str]:
+def _posterior(model_or_target: str | Target | pm.Model) -> tuple[Target | None, pm.Model, str]:
     """Return the target (None for a model), the model and a title."""
-    import pymc as pm
-
     target: Any = get(model_or_target) if isinstance(model_or_target, str) else model_or_target
     if isinstance(target, Target):
         model = target.build()
@@ -133,7 +133,9 @@ def _posterior(model_or_target: Any) -> tuple[Any, Any, str]:
     return target, model, title
 
 
-def _named(samplers: Any, model: Any) -> dict[str, Any]:
+def _named(
+    samplers: Sequence[str | LangevinStep] | Mapping[str, str | LangevinStep], model: pm.Model
+) -> dict[str, str | LangevinStep]:
     """Check the samplers, and name them."""
     if isinstance(samplers, str) or not isinstance(samplers, Sequence | Mapping):
         raise TypeError(f"samplers={samplers!r}: must be a list, such as [pmm.PoissonULMC(), 'nuts'], or a dict")

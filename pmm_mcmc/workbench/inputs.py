@@ -78,7 +78,7 @@ class Inputs:
         """The names of all data."""
         return [*self.observations, *(data.name for data in self.model.data_vars)]
 
-    def check(self, data: Any, label: str) -> None:
+    def check(self, data: object, label: str) -> None:
         """Raise ``ValueError`` unless ``data`` are arrays by name that the model can take in place of its own."""
         if not isinstance(data, Mapping) or not data:
             what = repr(data) if isinstance(data, Mapping) else f"<{type(data).__name__}>"

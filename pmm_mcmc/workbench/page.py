@@ -18,7 +18,7 @@ import pandas as pd
 import xarray as xr
 
 from pmm_mcmc._version import __version__
-from pmm_mcmc.api import EQUILIBRATION, WORDS, checked, summary, verdict, with_numbers
+from pmm_mcmc.api import EQUILIBRATION, WORDS, Result, checked, summary, verdict, with_numbers
 
 __all__ = ["html_of", "report"]
 
@@ -50,7 +50,7 @@ _FIGURES = {
 }
 
 
-def report(dt: Any, path: str | os.PathLike[str]) -> Path:
+def report(dt: Result, path: str | os.PathLike[str]) -> Path:
     """Write a report on a run into one file: verdict, estimates, figures, setting; of a ladder its modes and evidence.
 
     Parameters
@@ -89,9 +89,10 @@ def report(dt: Any, path: str | os.PathLike[str]) -> Path:
     return path
 
 
-def html_of(dt: Any) -> str:
+def html_of(dt: Result) -> str:
     """Return the contents of the report, equal for equal results."""
-    children = checked(dt).children
+    dt = checked(dt)
+    children = dt.children
     if "posterior" in children:
         draws = dt["posterior"].sizes.get("draw", 0)
         if draws < 4:
@@ -145,7 +146,7 @@ def _ladder(ladder: xr.Dataset) -> list[str]:
     ]
 
 
-def _setting(dt: Any) -> list[str]:
+def _setting(dt: xr.DataTree) -> list[str]:
     """Return the section on the run: its size, and what its chains sampled with."""
     group = dt["posterior"]
     facts = [str(group.attrs[name]) for name in ("sampler", "backend", "precision") if name in group.attrs]
@@ -162,7 +163,7 @@ def _setting(dt: Any) -> list[str]:
     return [*_section("Setting", table, len(table), "settings"), f"<p>{escape('; '.join(facts))}.</p>"]
 
 
-def _of_chains(dt: Any, name: str) -> np.ndarray:
+def _of_chains(dt: xr.DataTree, name: str) -> np.ndarray:
     """Return a number for each chain, where it is finite: the mean acceptance, or the last value of a statistic."""
     for group in (EQUILIBRATION, "sample_stats"):
         if group in dt.children and (name in dt[group] or name in dt[group].attrs):
@@ -174,7 +175,7 @@ def _of_chains(dt: Any, name: str) -> np.ndarray:
     return np.empty(0)
 
 
-def _figures(dt: Any, table: pd.DataFrame) -> list[str]:
+def _figures(dt: xr.DataTree, table: pd.DataFrame) -> list[str]:
     """Return a section with figures of the parameters of the largest ``r_hat``."""
     import arviz as az
     from matplotlib import pyplot as plt
@@ -206,7 +207,7 @@ def _figures(dt: Any, table: pd.DataFrame) -> list[str]:
     return [*html, f"<p>Drawn are {' and '.join(cut)}.</p>"] if cut else html
 
 
-def _drawn(dt: Any, table: pd.DataFrame) -> xr.DataTree:
+def _drawn(dt: xr.DataTree, table: pd.DataFrame) -> xr.DataTree:
     """Return draws for figures: a variable for each parameter that moves, some chains, thinned; and the energy."""
     from arviz_base import xarray_sel_iter
     from arviz_base.labels import BaseLabeller
@@ -222,7 +223,6 @@ def _drawn(dt: Any, table: pd.DataFrame) -> xr.DataTree:
             every[BaseLabeller().make_label_flat(name, selection, index)] = values
     shown = _largest_r_hat(table.loc[[label for label in table.index if label in every]], _MOST_DRAWN).index
     groups = {"posterior": xr.Dataset({label: every[label] for label in shown})}
-    stats = dt["sample_stats"].to_dataset() if "sample_stats" in dt.children else {}
-    if "energy" in stats:
-        groups["sample_stats"] = stats[["energy"]].isel(chain=chains)
+    if "sample_stats" in dt.children and "energy" in dt["sample_stats"]:
+        groups["sample_stats"] = dt["sample_stats"].to_dataset()[["energy"]].isel(chain=chains)
     return xr.DataTree.from_dict(groups)

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 import arviz as az
 import numpy as np
+import pymc as pm
 import xarray as xr
 from scipy.stats import t
 
 from pmm_mcmc.api import (
     METHODS,
     NOT_TRUSTED,
+    LangevinStep,
     MethodArguments,
     Verdict,
     degrees_of_freedom,
@@ -27,6 +29,7 @@ from pmm_mcmc.api import (
     unconstraining_of,
     verdict,
 )
+from pmm_mcmc.workbench.targets import Target
 
 __all__ = [
     "COLUMNS", "FEWEST", "PEERS", "Run", "Truth", "model_labels", "name_of", "row", "run", "truth_for",
@@ -59,7 +62,7 @@ class Run(NamedTuple):
     verdict: Verdict
 
 
-def run(sampler: Any, model: Any, budget: int, chains: int, seed: int) -> Run:
+def run(sampler: str | LangevinStep, model: pm.Model, budget: int, chains: int, seed: int) -> Run:
     """Run a sampler until its chains together have spent the budget.
 
     A first, very short run with the same seed shows the cost of warm-up and draws.  The second run repeats its warm-up.
@@ -90,23 +93,21 @@ def run(sampler: Any, model: Any, budget: int, chains: int, seed: int) -> Run:
     return Run(unconstrained_draws(dt, model), int(gradients[n - 1]), verdict(dt, model=model))
 
 
-def _drawn(sampler: Any, draws: int, options: dict[str, Any]) -> tuple[xr.DataTree, np.ndarray, int]:
+def _drawn(sampler: str | LangevinStep, draws: int, options: dict[str, Any]) -> tuple[xr.DataTree, np.ndarray, int]:
     """Return a result, the gradients of each draw ``(draw,)`` and of the warm-up, of all chains together."""
-    if sampler in ("nuts", "nutpie"):  # gradients are the leapfrog steps of its trees
-        import pymc as pm
-
+    if isinstance(sampler, str) and sampler != "default":  # gradients are the leapfrog steps of its trees
         engine = "pymc" if sampler == "nuts" else sampler
         dt = pm.sample(draws, nuts_sampler=engine, cores=1, discard_tuned_samples=False, quiet=True, **options)
         n_grad, warmup = (dt[group]["n_steps"].values for group in ("sample_stats", "warmup_sample_stats"))
     else:
-        dt = sample(draws, step=None if sampler == "default" else sampler, **options)
+        dt = sample(draws, step=None if isinstance(sampler, str) else sampler, **options)
         stats = dt["sample_stats"].to_dataset()
         n_grad = stats["n_steps" if "n_steps" in stats else "n_grad"].values
         warmup = stats["n_grad_total"].values[:, 0] - n_grad[:, 0]
     return dt, n_grad.sum(axis=0), int(warmup.sum())
 
 
-def name_of(step: Any) -> str:
+def name_of(step: LangevinStep) -> str:
     """Return a name for a step: its method, with the arguments that are not defaults."""
     arguments = step.arguments
     plain = MethodArguments.checked(arguments.method, dynamics=arguments.dynamics)
@@ -123,7 +124,7 @@ def name_of(step: Any) -> str:
     return f"{arguments.method}({', '.join(settings)})" if settings else arguments.method
 
 
-def model_labels(model: Any) -> list[str]:
+def model_labels(model: pm.Model) -> list[str]:
     """Return labels of a model's unconstrained coordinates, such as ``school[A]``, or ``log tau`` for a logarithm."""
     point = model.initial_point(0)
     labels: list[str] = []
@@ -141,7 +142,7 @@ def model_labels(model: Any) -> list[str]:
     return labels
 
 
-def unconstrained_draws(dt: Any, model: Any) -> np.ndarray:
+def unconstrained_draws(dt: xr.DataTree, model: pm.Model) -> np.ndarray:
     """Return the draws of a result on the unconstrained scale of a model: ``(chain, draw, d)``.
 
     Raises
@@ -193,7 +194,9 @@ class Truth(NamedTuple):
     error_of_sd: np.ndarray
 
 
-def truth_for(target: Any, model: Any, reference: Any, n_grad: int, chains: int, seed: int) -> tuple[Truth | None, str]:
+def truth_for(
+    target: Target | None, model: pm.Model, reference: xr.DataTree | str | None, n_grad: int, chains: int, seed: int
+) -> tuple[Truth | None, str]:
     """Return the reference, or None if nothing can be trusted to be one, and a sentence about it."""
     if reference is None and target is not None:
         moments = target.reference
@@ -202,7 +205,7 @@ def truth_for(target: Any, model: Any, reference: Any, n_grad: int, chains: int,
         return Truth(moments.mean, moments.sd, error, np.nan_to_num(moments.error_of_sd)), moments.source
     if reference is None or (isinstance(reference, str) and reference == "nuts"):
         return _of_a_long_run(model, n_grad, chains, seed + 1)
-    if "posterior" not in getattr(reference, "children", ()):
+    if isinstance(reference, str) or "posterior" not in getattr(reference, "children", ()):
         raise TypeError(
             f"reference={reference!r}: must be 'nuts' for a long run, a result of pm.sample or pmm.sample, or None"
         )
@@ -213,7 +216,7 @@ def truth_for(target: Any, model: Any, reference: Any, n_grad: int, chains: int,
     return truth_of_draws(position), f"The draws that were given: {_size(position)}."
 
 
-def _of_a_long_run(model: Any, n_grad: int, chains: int, seed: int) -> tuple[Truth | None, str]:
+def _of_a_long_run(model: pm.Model, n_grad: int, chains: int, seed: int) -> tuple[Truth | None, str]:
     """Run NUTS and, if it is not trusted, ``pmm.sample``; return the first that is trusted."""
     refused = ""
     for sampler in ("nuts", "default"):

@@ -18,6 +18,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
+import pymc as pm
 import xarray as xr
 from arviz_base import dict_to_dataset
 from pymc.exceptions import SamplingError
@@ -36,6 +37,8 @@ from pmm_mcmc.api import (
     Request,
     Sampling,
     SamplingPlan,
+    Seed,
+    Step,
     StoppingRule,
     StopRequest,
     StoreError,
@@ -170,6 +173,7 @@ class _Silent:
 _SILENT: Any = _Silent()
 
 
+type StorePath = str | os.PathLike[str]
 Record = dict[str, Any]
 # Records in a file of a store, and seconds between lines of progress where none can be drawn over.
 _FILE = 10
@@ -177,8 +181,14 @@ _SECONDS = 5.0
 
 
 def records_of(
-    task: Callable[[int], Record], count: int, cores: int, identity: Record, store: Any, resume: bool, show: bool
-) -> list[Record]:  # fmt: skip
+    task: Callable[[int], Record],
+    count: int,
+    cores: int,
+    identity: Record,
+    store: StorePath | None,
+    resume: bool,
+    show: bool,
+) -> list[Record]:
     """Return the records of tasks 0 to ``count - 1``, or of the first of them if a signal ends the loop.
 
     Parameters
@@ -214,7 +224,9 @@ def _key(end: int) -> str:
 
 
 @contextmanager
-def _opened(path: Any, resume: bool, identity: dict[str, Any]) -> Iterator[tuple[Folder | None, list[Record]]]:
+def _opened(
+    path: str | os.PathLike[str] | None, resume: bool, identity: dict[str, Any]
+) -> Iterator[tuple[Folder | None, list[Record]]]:
     """Open a store; yield it with its records."""
     if path is None:
         yield None, []
@@ -311,15 +323,15 @@ _KEPT = 100
 
 
 def refit(
-    model: Any = None,
+    model: pm.Model | None = None,
     data_sets: Sequence[Mapping[str, Any]] = (),
     *,
-    step: Any = None,
-    start: xr.DataTree | str | os.PathLike[str] | None = None,
+    step: Step | None = None,
+    start: xr.DataTree | StorePath | None = None,
     var_names: Sequence[str] | None = None,
-    random_seed: Any = None,
+    random_seed: Seed | None = None,
     cores: int | None = None,
-    store: str | os.PathLike[str] | None = None,
+    store: StorePath | None = None,
     resume: bool = False,
     progressbar: bool = True,
 ) -> xr.DataTree:
@@ -416,7 +428,13 @@ def table(values: Mapping[str, np.ndarray]) -> np.ndarray:
 class Study:
     """Fits of one model in a loop: what :func:`refit` and :func:`pmm_mcmc.sbc` share."""
 
-    def __init__(self, inputs: Inputs, step: Any, start: Any = None, **options: Any):
+    def __init__(
+        self,
+        inputs: Inputs,
+        step: Step | None,
+        start: xr.DataTree | StorePath | None = None,
+        **options: Any,
+    ):
         self.inputs = inputs
         method = one_step(step, DRAWS)
         former = None if start is None else FinishedRun.of_start(start)

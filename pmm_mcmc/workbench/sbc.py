@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+import pymc as pm
 import xarray as xr
 from arviz_stats.base import array_stats
 
-from pmm_mcmc.api import check_count, model_of
+from pmm_mcmc.api import Seed, Step, check_count, model_of
 from pmm_mcmc.workbench.inputs import Inputs, Simulator
 from pmm_mcmc.workbench.refit import FIGURES, Fit, Record, Study, table
 
@@ -24,12 +24,12 @@ _ALARMS = 0.05
 
 
 def sbc(
-    model: Any = None,
+    model: pm.Model | None = None,
     replicates: int = 1000,
     *,
-    step: Any = None,
+    step: Step | None = None,
     var_names: Sequence[str] | None = None,
-    random_seed: Any = None,
+    random_seed: Seed | None = None,
     cores: int | None = None,
     store: str | os.PathLike[str] | None = None,
     resume: bool = False,

@@ -162,7 +162,9 @@ def elsewhere(run_script, monkeypatch):
     """Return what a process with eight devices finds."""
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
     here = os.path.dirname(__file__)
-    found, error = run_script(ELSEWHERE.format(tests=[here, os.path.join(here, "..", "support")]))
+    found, error = run_script(
+        ELSEWHERE.format(tests=[here, os.path.join(here, "../support"), os.path.join(here, "../../benchmarks/common")])
+    )
     assert found is not None, error
     return found
 

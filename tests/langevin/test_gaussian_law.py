@@ -9,7 +9,6 @@ import itertools
 import numpy as np
 import pytest
 from covering import pairs
-from one_chain import followed
 from reference import cell_law, engine, fine_times, flow, gaussian, sde, sequential, uniform_midpoint, unrolled
 
 from pmm_mcmc.coordinates.affine import Coordinates
@@ -234,22 +233,26 @@ def chain_moments(kernel, alpha, friction, K, exact):
     rng = np.random.default_rng(97)
     # The overdamped covariance has a row of zeros.
     roots = [np.linalg.cholesky(S[:1, :1]) if kernel.dynamics == OVERDAMPED else np.linalg.cholesky(S) for S in exact]
-    moments = np.empty((CHAINS, 2, n, n))
+    states = np.zeros((CHAINS, 4 * D + 2))
+    gradients = np.empty((CHAINS, D))
     for chain in range(CHAINS):
         first = np.zeros((n, D))
         for half, root in enumerate(roots):
             part = slice(half * D // 2, (half + 1) * D // 2)
             first[: len(root), part] = root @ rng.standard_normal((len(root), D // 2))
-        state = empty_state(first[-1] if n == 3 else first[0], first[1])
-        gradient = run.evaluate(coordinates, state)
-        state[:D] = first[0]
-        key = np.array([5, chain], dtype=np.uint64)
-        out = followed(run, TunedParameters(alpha, K, friction, coordinates, 1), Ensemble(state, gradient, key), STEPS)
-        assert out.unstable.sum() == 0
-        x = np.stack([out.state[:, :D], out.state[:, D : 2 * D], out.state[:, 3 * D : 4 * D]][:n])
+        states[chain] = empty_state(first[-1] if n == 3 else first[0], first[1])
+        gradients[chain] = run.evaluate(coordinates, states[chain])
+        states[chain, :D] = first[0]
+    keys = np.column_stack([np.full(CHAINS, 5), np.arange(CHAINS)]).astype(np.uint64)
+    setting = TunedParameters(alpha, K, friction, coordinates, 1)
+    moments = np.zeros((CHAINS, 2, n, n))
+    for step in range(STEPS):  # the chains side by side, whose states are looked at after each step
+        chunk = run.advance(setting, Ensemble(states, gradients, keys, step), 1)
+        assert chunk.unstable.sum() == 0
+        x = np.stack([states[:, :D], states[:, D : 2 * D], states[:, 3 * D : 4 * D]][:n], axis=1)
         for half in range(2):
-            y = x[:, :, half * D // 2 : (half + 1) * D // 2].reshape(n, -1)
-            moments[chain, half] = y @ y.T / y.shape[1]
+            y = x[..., half * D // 2 : (half + 1) * D // 2]
+            moments[:, half] += y @ y.transpose(0, 2, 1) / (STEPS * D // 2)
     return moments
 
 

@@ -8,12 +8,15 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from sampling_runs import Opaque
 from scipy.stats import multivariate_normal
 
 import pmm_mcmc as pmm
+from pmm_mcmc.model import gaussian_block
+from pmm_mcmc.model.block_choice import block_that_pays
 from pmm_mcmc.model.block_draws import _drawn, drawn_back
 from pmm_mcmc.model.functions import python_function
-from pmm_mcmc.model.gaussian_block import integrated_model
+from pmm_mcmc.model.gaussian_block import gaussian_names, integrated_model
 
 pytestmark = pytest.mark.pymc
 RNG = np.random.default_rng(1)
@@ -58,11 +61,11 @@ def heteroscedastic():
     return ["b"]
 
 
-def process():
-    x = np.linspace(0, 1, 12)
+def process(n=12):
+    x = np.linspace(0, 1, n)
     K = pm.HalfNormal("size") ** 2 * pt.exp(-((x[:, None] - x) ** 2) / pm.HalfNormal("length") ** 2)
-    z = pm.Normal("z", shape=12)
-    pm.Normal("y", pt.linalg.cholesky(K + 1e-4 * np.eye(12)) @ z, pm.HalfNormal("s"), observed=np.sin(5 * x))
+    z = pm.Normal("z", shape=n)
+    pm.Normal("y", pt.linalg.cholesky(K + 1e-4 * np.eye(n)) @ z, pm.HalfNormal("s"), observed=np.sin(5 * x))
     return ["z"]
 
 
@@ -272,3 +275,32 @@ def test_flat_priors_that_data_do_not_identify_are_improper():
         pm.Normal("y", b.sum(), pm.HalfNormal("s"), observed=np.ones(4))
     with pytest.raises(ValueError, match=r"the posterior is improper.*flat"):
         pmm.sample(model=model, reparametrise={"b": "integrated"}, progressbar=False)
+
+
+def test_what_has_no_derivative_is_refused_and_stops_nobody_who_has_not_asked():
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, pm.HalfNormal("s"), shape=6)
+        pm.Normal("y", Opaque()(b), 1, observed=np.ones(6))
+    point = model.initial_point(0)
+    assert gaussian_names(model, point) == []
+    assert block_that_pays(model, point, []) is None
+    with pytest.raises(ValueError, match="b cannot be integrated out: "):
+        integrated_model(model, point, ["b"])
+
+
+def test_blocks_of_too_many_coefficients_are_not_looked_at(monkeypatch):
+    model, _ = built(process)
+    monkeypatch.setattr(gaussian_block, "_MOST_NUMBERS", 10)
+    monkeypatch.setattr(gaussian_block, "_integrated", lambda *_: pytest.fail("is built"))
+    assert gaussian_names(model, model.initial_point(0)) == []
+
+
+def test_a_block_is_integrated_out_by_itself_where_its_shape_follows_the_rest():
+    """A Gaussian process; not a regression, effects of one factor, or what the user wants otherwise."""
+    model, names = built(lambda: process(40))
+    point = model.initial_point(0)
+    assert block_that_pays(model, point, []).names == names
+    assert block_that_pays(model, point, ["z"]) is None
+    for build in (regression, schools, partly):
+        other, _ = built(build)
+        assert block_that_pays(other, other.initial_point(0), []) is None

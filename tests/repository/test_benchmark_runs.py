@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.process, pytest.mark.pymc, pytest.mark.longest]
 
 
 def run(*arguments, folder=ROOT):
-    path = [ROOT, BENCHMARKS, BENCHMARKS / "shared", os.environ.get("PYTHONPATH", "")]
+    path = [ROOT, BENCHMARKS, BENCHMARKS / "common", os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=540)

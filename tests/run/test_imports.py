@@ -11,7 +11,8 @@ import pymc as pm
 import pmm_mcmc as pmm
 with pm.Model():
     pm.Normal("x")
-    pmm.sample(50, tune=100, progressbar=False, random_seed=1)
+    for progressbar in (False, True):
+        pmm.sample(50, tune=100, progressbar=progressbar, random_seed=1)
     try:
         refused = ""
         pmm.sample(50, store="run.zarr") if sys.argv[1:] else None

@@ -9,13 +9,10 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 import pytest
 import xarray as xr
 from pymc.step_methods.compound import CompoundStep
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
-from sampling_runs import run, temper
+from sampling_runs import Opaque, run, temper
 
 import pmm_mcmc as pmm
 from pmm_mcmc.model import pytensor_density
@@ -32,17 +29,6 @@ METHODS = ("PoissonOLMC", "PoissonULMC", "OLMC", "ULMC", "RLMC", "GHMC")
 NUMBER = (0, 0.0, -0.1, NAN, INF, True, "large", None)
 BIAS = "between 0.0001 and 0.5, in posterior standard deviations"
 ENTRIES = "must have 3 entries|one positive number for each unconstrained coordinate|x, s_log__"
-
-
-class Opaque(Op):
-    """Twice its input, without a gradient."""
-
-    def make_node(self, x):
-        x = pt.as_tensor(x)
-        return Apply(self, [x], [x.type()])
-
-    def perform(self, node, inputs, outputs):
-        outputs[0][0] = 2.0 * inputs[0]
 
 
 def built(build):

@@ -1,6 +1,6 @@
 """Write ``tests/support/references.json``: moments of the posteriors in ``models.py`` by long runs of NUTS.
 
-Takes about ten minutes: ``PYTHONPATH=benchmarks/shared python tests/support/make_model_references.py [name ...]``.
+Takes about ten minutes: ``PYTHONPATH=benchmarks/common python tests/support/make_model_references.py [name ...]``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Short runs of ``pmm.sample`` and ``pmm.temper`` that tests share, and what results are compared by."""
+"""Short runs of ``pmm.sample`` and ``pmm.temper`` that tests share, what results are compared by, a black box."""
+
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
 
 import pmm_mcmc as pmm
 
@@ -39,3 +43,14 @@ class Stop:
         self.left -= 1
         if self.left == 0:
             raise pmm.StopSampling
+
+
+class Opaque(Op):
+    """Twice its input, without a gradient."""
+
+    def make_node(self, x):
+        x = pt.as_tensor(x)
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = 2.0 * inputs[0]

@@ -7,7 +7,6 @@ installed.  The lines of ``wrong`` must be reported, as the error behind each.
 from pathlib import Path
 from typing import reveal_type
 
-import numpy as np
 import xarray as xr
 
 import pmm_mcmc as pmm
@@ -62,7 +61,7 @@ def compared(dt: xr.DataTree) -> workbench.Comparison:
     try:
         target = workbench.targets.get("banana")
         reveal_type(target.ndim)  # int
-        return workbench.compare(target, [pmm.PoissonULMC()], reference=np.zeros(3))
+        return workbench.compare(target, [pmm.PoissonULMC()], reference=dt)
     except pmm.StoreError:
         raise
 

@@ -364,7 +364,7 @@ def test_only_what_sees_one_gradient_a_step_is_tuned_for_nearly_every_place(meth
 
 def test_starts_where_the_density_overflows_give_a_short_step_and_an_honest_verdict():
     with pm.Model() as model:
-        sd = pm.HalfStudentT("sd", nu=3, sigma=36)
+        sd = pm.HalfStudentT("sd", nu=3, sigma=36.0)
         z = pm.Normal("z", shape=20)
         pm.Normal("y", 0, pm.math.exp(sd * z), observed=np.full(20, 100.0))
     result = pmm.sample(draws=20, tune=100, random_seed=1, progressbar=False, model=model)

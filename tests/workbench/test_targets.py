@@ -1,4 +1,4 @@
-"""The acceptance set (``benchmarks/shared/targets.py``): densities, layouts and references belong together.
+"""The acceptance set (``benchmarks/common/targets.py``): densities, layouts and references belong together.
 
 Exact moments are compared with a quadrature of the models' own log densities, to rounding; those of eight schools, a
 quadrature themselves, with importance sampling from the prior: |z| < 5.5 for each of 40 moments, a false-alarm rate of

@@ -1,6 +1,6 @@
 """Exact moments of the acceptance set and of the targets of the workbench: closed forms and quadratures.
 
-``python benchmarks/shared/exact_moments.py`` writes those of the workbench's targets into their data file.
+``python benchmarks/common/exact_moments.py`` writes those of the workbench's targets into their data file.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def reference(name: str) -> Reference:
         return moments()
     stored = json.loads(PATH.read_text())
     if name not in stored:
-        raise ValueError(f"name: no reference run of {name!r}: run python benchmarks/shared/make_references.py {name}")
+        raise ValueError(f"name: no reference run of {name!r}: run python benchmarks/common/make_references.py {name}")
     return Reference(**{field: np.array(stored[name][field]) for field in Reference.__dataclass_fields__})
 
 

@@ -1,7 +1,7 @@
 """Write ``target_references.json``: moments by long runs of NUTS, for the targets that have no exact ones.
 
-``python benchmarks/shared/make_references.py [name ...]`` takes about a quarter of an hour for all; nutpie is used where it
-is installed, and PyMC's own NUTS elsewhere.
+``python benchmarks/common/make_references.py [name ...]`` takes about a quarter of an hour for all;
+nutpie is used where it is installed, and PyMC's own NUTS elsewhere.
 """
 
 from __future__ import annotations
