@@ -21,7 +21,7 @@ from pytensor.graph.replace import vectorize_graph
 from scipy.special import logsumexp
 
 from pmm_mcmc.workbench import targets
-from pmm_mcmc.workbench.comparison import model_labels
+from pmm_mcmc.workbench.reference import model_labels
 from pmm_mcmc.workbench.targets import Reference, gallery
 
 PAGE = Path(__file__).parents[2] / "docs" / "workbench.md"
