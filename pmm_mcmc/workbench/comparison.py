@@ -233,9 +233,9 @@ class _Cache:
         key = repr((name, setting, n_grad, chains, seed, __version__, self._mark.tobytes()))
         path = self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
         if path.exists():
-            with np.load(path) as kept:
-                judgement = Verdict(str(kept["state"]), str(kept["says"]), ())
-                return Run(kept["position"], float(kept["warm_up"]), kept["gradients"], judgement)
+            with np.load(path) as file:
+                judgement = Verdict(str(file["state"]), str(file["says"]), ())
+                return Run(file["position"], float(file["warm_up"]), file["gradients"], judgement)
         made = run(sampler, model, n_grad, chains, seed)
         arrays: dict[str, Any] = made._asdict()
         judgement = arrays.pop("verdict")
@@ -303,13 +303,13 @@ def _table(
         states = [str(each["state"]) for each in arrays]
         if arrays:
             row = {state.replace(" ", "_"): states.count(state) for state in (TRUSTED, UNDECIDED, NOT_TRUSTED)}
+        stuck = any(float(each["r_hat"]) > STUCK for each in arrays)
         for measure in MEASURES:
             values = np.array([float(each[measure]) for each in arrays])
-            stuck = any(float(each["r_hat"]) > STUCK for each in arrays)
             if len(values) and not (stuck and measure.startswith("per_")):
                 row[measure] = values.mean()
                 row[f"{measure}_se"] = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
-        if arrays and truth is not None:
+        if arrays and truth is not None and not stuck:
             for kind, (beyond, worst, size) in beyond_noise(arrays, truth).items():
                 row |= {f"{kind}_beyond": beyond, f"{kind}_at": labels[worst], f"{kind}_off": size}
         texts = [str(each["says"]) for each in arrays if str(each["state"]) != TRUSTED]
@@ -330,7 +330,8 @@ class Comparison:
         A sentence about the reference.
     table : pandas.DataFrame
         A row for each sampler, including those that failed: the mean over seeds of each measure, and in ``..._se`` its
-        standard error over seeds.  There are no costs where chains of a run disagree (``r_hat`` above 1.1).
+        standard error over seeds.  Where chains of a run disagree (``r_hat`` above 1.1) there are
+        neither costs nor what is said of noise.
     n_grad : int
         The budget of each run.
     runs : dict
@@ -398,12 +399,12 @@ class Comparison:
         """Return the main columns of the table as text, in parts."""
         names = figures.short_names(self.table)
         parts = {}
-        for part, columns in _TABLES.items():
+        for title, columns in _TABLES.items():
             lines = []
             for _, row in self.table.iterrows():
                 counts = [row["trusted"], row["undecided"], row["not_trusted"]]
                 line = {}
-                if part == "Cost":
+                if title == "Cost":
                     line["verdict"] = _DASH if pd.isna(row["trusted"]) else "/".join(f"{count:.0f}" for count in counts)
                 for measure, heading in columns.items():
                     star = row.get(f"{measure.removesuffix('_error')}_beyond") is True
@@ -412,14 +413,16 @@ class Comparison:
                     text = _with_error(row[measure], row[f"{measure}_se"], decimals)
                     line[heading] = text + ("*" if star else "+" * above)
                 lines.append(line)
-            parts[part] = pd.DataFrame(lines, index=pd.Index(names, name=part))
+            parts[title] = pd.DataFrame(lines, index=pd.Index(names, name=title))
         return parts
 
     def _notes(self) -> list[str]:
         """Return lines below the tables: the legend, what failed or is stuck, and the conclusions."""
         stuck = [name for name, r_hat in self._largest_r_hat().items() if r_hat > STUCK]
         lines = [_NOTE]
-        lines += [f"No cost where chains disagree (r_hat above {STUCK}): {', '.join(stuck)}."] if stuck else []
+        lines += (
+            [f"No cost and no star where chains disagree (r_hat above {STUCK}): {', '.join(stuck)}."] if stuck else []
+        )
         lines += [f"{name}: {text.split('. ')[0]}." for name, text in self.table["says"].items() if text]
         return [*lines, *self.conclusions]
 
@@ -435,8 +438,8 @@ class Comparison:
     def __repr__(self) -> str:
         """Return the title, the reference, the main columns of the table and conclusions, 80 characters wide."""
         lines = [self.title, f"Reference: {self.reference}"]
-        for part, table in self._tables().items():
-            lines += ["", table.rename_axis(columns=part).rename_axis(index=None).to_string()]
+        for title, table in self._tables().items():
+            lines += ["", table.rename_axis(columns=title).rename_axis(index=None).to_string()]
         lines += ["", *self._notes()]
         return "\n".join(line if "\n" in line else textwrap.fill(line, 79, subsequent_indent="  ") for line in lines)
 

@@ -56,7 +56,7 @@ def measured(
     scale = np.maximum(flat.std(axis=0) if truth is None else truth.sd, 1e-300)
     spread = (x - centre) ** 2
     rates = convergence(np.concatenate([x, spread], axis=2))
-    after = run.gradients[-1] - np.nan_to_num(run.warm_up)
+    cost = run.gradients[-1] - np.nan_to_num(run.warm_up)
     thinned = flat[np.linspace(0, len(flat) - 1, min(_KEPT, len(flat))).astype(int)]
     points = thinned[np.linspace(0, len(thinned) - 1, min(_STEIN, len(thinned))).astype(int)]
     values: dict[str, Any] = dict.fromkeys(MEASURES, np.nan)
@@ -64,8 +64,8 @@ def measured(
         "r_hat": np.max(rates.r_hat[:d]),
         "warm_up": run.warm_up,
         "gradients": run.gradients[-1],
-        "per_mean": after / np.min(rates.ess_bulk[:d]),
-        "per_square": after / np.min(rates.ess_bulk[d:]),
+        "per_mean": cost / np.min(rates.ess_bulk[:d]),
+        "per_square": cost / np.min(rates.ess_bulk[d:]),
         "stein": kernel_stein_discrepancy((points - centre) / scale, score(points) * scale),
         "state": run.verdict.state,
         "says": run.verdict.sentence,

@@ -228,11 +228,11 @@ def _setting(dt: xr.DataTree) -> list[str]:
         index=list(settings),
         columns=["least", "middle", "largest"],
     )
-    words = str(group.attrs.get(WORDS, ""))
+    note = str(group.attrs.get(WORDS, ""))
     return [
         *_section("How it was made", made, len(made), "facts"),
         *_section("Setting of the chains", table, len(table), "settings"),
-        *([f"<p>{escape(words)}.</p>"] if words else []),
+        *([f"<p>{escape(note)}.</p>"] if note else []),
     ]
 
 

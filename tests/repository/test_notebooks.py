@@ -1,7 +1,7 @@
 """Notebooks: they run in the quick setting, say what they print, and nothing private is kept of their full run.
 
-What a conclusion quotes, in lines that begin with ``>``, stands in the kept outputs.  Cells with the tag ``claim`` print
-the same in the quick setting as in full.
+What a conclusion quotes, in lines that begin with ``>``, stands in the kept outputs.  Cells with the tag ``claim``
+print the same in the quick setting as in full.
 
 Cells are run as plain Python in one namespace, with warnings as errors; no kernel is needed for it.  ``make notebooks``
 runs them in full and keeps their outputs.  Nothing here is statistical.

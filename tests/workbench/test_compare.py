@@ -143,9 +143,11 @@ def test_a_known_bias_is_found_and_the_exact_ones_are_not(report):
 def test_no_cost_where_chains_disagree_and_no_row_is_dropped(report):
     assert len(report.table) == 9
     line = report.table.loc["apart"]
+    lines = repr(report).splitlines()
     assert line["r_hat"] > 1.5 and line["not_trusted"] == SEEDS and pd.isna(line["per_mean"])
     assert line["mode_error"] == pytest.approx(0.25, abs=0.02)
-    assert "No cost where chains disagree (r_hat above 1.1): apart." in repr(report)
+    assert "No cost and no star where chains disagree (r_hat above 1.1): apart." in repr(report)
+    assert pd.isna(line["mean_beyond"]) and not any(text.startswith("apart") and "*" in text for text in lines)
     failed = report.table.loc["nutpie, if it were there"]
     assert pd.isna(failed["trusted"]) and pd.isna(failed["gradients"]) and "nutpie not found" in failed["says"]
 
