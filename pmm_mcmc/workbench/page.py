@@ -164,8 +164,8 @@ def _section(title: str, table: pd.DataFrame, count: int, rows: str) -> list[str
 def _worst(table: pd.DataFrame, limit: int) -> pd.DataFrame:
     """Return at most ``limit`` rows of a summary, in their order: of each variable the largest r_hat, then others."""
     r_hat = table["r_hat"].astype(float).fillna(0.0).reset_index(drop=True)
-    variable = table.index.str.partition("[").get_level_values(0)
-    rank = r_hat.groupby(variable).rank(method="first", ascending=False)
+    variables = pd.Series([label.partition("[")[0] for label in table.index], dtype=object)
+    rank = r_hat.groupby(variables).rank(method="first", ascending=False)
     order = np.lexsort((-r_hat, rank > 1.0))
     return table.iloc[np.sort(order[:limit])]
 
@@ -253,7 +253,8 @@ def _figures(dt: xr.DataTree, table: pd.DataFrame) -> list[str]:
     from matplotlib import pyplot as plt
 
     every = _drawn(dt, table)
-    drawn = every.isel(draw=slice(None, None, -(-every["posterior"].sizes["draw"] // _MOST_DRAWS)))
+    thin = slice(None, None, -(-dt["posterior"].sizes["draw"] // _MOST_DRAWS))
+    drawn = every.isel(draw=thin, missing_dims="ignore")
     sizes = drawn["posterior"].sizes
     names = list(drawn["posterior"].data_vars)
     if not names:

@@ -132,6 +132,61 @@ def draw_banana(rng: np.random.Generator, n: int) -> np.ndarray:
     return np.concatenate([a, bend(a) + rng.normal(size=a.shape)], axis=1)
 
 
+# Pairs, and the variance of the second coordinate about the square of the first.
+RIDGES = 18
+ROSENBROCK_NOISE = 0.1
+# Standard deviation of the squared radius.
+RING = 0.1
+
+
+def rosenbrock() -> pm.Model:
+    """Build eighteen pairs of a hybrid Rosenbrock density: the second follows the square of the first closely."""
+    import pymc as pm
+
+    with pm.Model() as model:
+        a = pm.Normal("a", 1.0, 1.0, shape=RIDGES)
+        pm.Normal("b", a**2, ROSENBROCK_NOISE**0.5, shape=RIDGES)
+    return model
+
+
+def draw_rosenbrock(rng: np.random.Generator, n: int) -> np.ndarray:
+    a = rng.normal(1.0, 1.0, (n, RIDGES))
+    return np.hstack([a, rng.normal(a**2, ROSENBROCK_NOISE**0.5)])
+
+
+def ring() -> pm.Model:
+    """Build a ring of width .05 about 0: |x|^2 is N(1, .1^2), ten standard deviations above its end at 0."""
+    import pymc as pm
+
+    with pm.Model() as model:
+        x = pm.Flat("x", shape=2, initval=np.full(2, 0.7))
+        pm.Potential("log_density", -0.5 * (((x**2).sum() - 1) / RING) ** 2)
+    return model
+
+
+def draw_ring(rng: np.random.Generator, n: int) -> np.ndarray:
+    radius = np.sqrt(rng.normal(1, RING, n))
+    angle = rng.uniform(0, 2 * np.pi, n)
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+
+
+def lattice() -> pm.Model:
+    """Build a scalar field on a periodic lattice near its critical point (Albergo, Kanwar and Shanahan, 2019)."""
+    import pymc as pm
+    import pytensor.tensor as pt
+
+    with pm.Model() as model:
+        field = pm.Flat("field", shape=(8, 8))
+        bonds = sum(((field - pt.roll(field, 1, axis=axis)) ** 2).sum() for axis in range(2))
+        pm.Potential("log_density", -(bonds + (-4.0 * field**2 + 6.008 * field**4).sum()))
+    return model
+
+
+def magnetised(x: np.ndarray) -> np.ndarray:
+    """Return 1 where the mean of the field is positive, of which the probability is 1/2 by symmetry."""
+    return x.mean(axis=-1) > 0.0
+
+
 # -- hierarchies -------------------------------------------------------------------------------------------------------
 
 # Standard deviation of the log scale.
@@ -255,6 +310,32 @@ TARGETS = (
         "length.",
         banana,
         draw=draw_banana,
+    ),
+    _target(
+        "rosenbrock",
+        "hybrid Rosenbrock, d = 36",
+        "Eighteen pairs whose second coordinate follows the square of the first within .3: narrow curved ridges, along "
+        "which a step is limited by their width and chains have to go far.",
+        rosenbrock,
+        draw=draw_rosenbrock,
+    ),
+    _target(
+        "ring",
+        "a ring, d = 2",
+        "A ring of radius 1 and width .05 about 0: no direction is long everywhere, so that no scaling helps, and "
+        "chains have to go round it on a step that its width allows.",
+        ring,
+        draw=draw_ring,
+    ),
+    _target(
+        "lattice",
+        "scalar field on a lattice, d = 64",
+        "A scalar field with a quartic potential on a periodic lattice of 8 by 8 sites near its critical point "
+        "(Albergo, Kanwar and Shanahan, 2019): neighbours agree, so that the whole field has to change its sign "
+        "together; both signs have the same weight.",
+        lattice,
+        mode=magnetised,
+        mode_weights=(0.5, 0.5),
     ),
     _target(
         "funnel",
