@@ -111,9 +111,10 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
-$(PACKAGE)/.done: constraints-package.txt
+$(PACKAGE)/.done: constraints.txt
 	python=$$(scripts/find_python.sh) && "$$python" -m venv $(PACKAGE)
-	$(PACKAGE)/bin/python -m pip install --quiet --requirement constraints-package.txt
+	$(PACKAGE)/bin/python -m pip install --quiet --constraint constraints.txt build check-jsonschema pre-commit pyroma twine \
+	    validate-pyproject
 	touch $@
 
 $(OLDEST)/.done: pyproject.toml constraints-oldest.txt
@@ -128,9 +129,9 @@ $(NEIGHBOURS)/.done: pyproject.toml constraints-neighbours.txt
 	    --editable . bambi hssm preliz pymc-extras pymc-marketing pytest
 	touch $@
 
-$(DIFFUSION)/.done: constraints-diffusion.txt
+$(DIFFUSION)/.done: constraints.txt
 	$(PYTHON311) -m venv $(DIFFUSION)
-	$(DIFFUSION)/bin/python -m pip install --quiet --constraint constraints-diffusion.txt torch diffusers transformers numpy pytest
+	$(DIFFUSION)/bin/python -m pip install --quiet --constraint constraints.txt torch diffusers transformers numpy pytest
 	touch $@
 
 clean:

@@ -46,7 +46,7 @@ def compare(
     Parameters
     ----------
     model_or_target
-        A PyMC model, a target of :mod:`pmm_mcmc.workbench.targets`, or the name of one.
+        A PyMC model, a target of ``pmm_mcmc.workbench.targets``, or the name of one.
     samplers
         "default" for ``pmm.sample()`` as it is; steps such as ``pmm.PoissonULMC(K=16)`` with any arguments, created
         outside any model; "nuts" for PyMC's own NUTS; "nutpie" if it is installed.  A dict gives them other names.

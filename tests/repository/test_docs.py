@@ -135,12 +135,3 @@ def test_trust_and_the_rules_for_assistants_have_every_reason_that_a_verdict_can
     rules = (ROOT / "docs" / "_root" / "llms.txt").read_text(encoding="utf-8")
     assert codes == set(re.findall(r"^\| ([a-z_]+) \| (?!meaning)", rules, re.MULTILINE))
     assert all(hasattr(pmm_mcmc, name) for name in re.findall(r"pmm\.(\w+)", rules))
-
-
-def test_one_version_everywhere():
-    version = re.escape(pmm_mcmc.__version__)
-    for name, line in (
-        ("CITATION.cff", 'version: "{}"'), ("CHANGELOG.md", r"## \[{}\].*"),
-        ("conda/recipe.yaml", '  version: "{}"'), ("pyproject.toml", 'version = "{}"'),
-    ):  # fmt: skip
-        assert re.search(f"^{line.format(version)}$", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE), name
