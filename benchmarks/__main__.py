@@ -19,6 +19,7 @@ COMMON = HERE / "common"
 COSTS = {
     "accelerator": "nine minutes a call, which goes on where the last one stopped; --small on a CPU",
     "backends": "a minute a model",
+    "claims": "nothing: it reads results",
     "cold_start": "minutes, --gradients half an hour; --quick: half a minute",
     "diffusion": "minutes; --quick: half a minute",
     "first_call": "half a minute a model; --beside: two minutes",
