@@ -30,28 +30,60 @@ import numpy as np
 
 from pmm_mcmc.coordinates.walk import rows_to_z
 
-__all__ = ["Child", "ChildDraws", "curvature", "element_to_x", "intercept", "made_up_for", "or_nan", "parameter_slices"]
+__all__ = [
+    "Child", "ChildDraws", "Places", "common", "curvature", "element_to_x", "intercept", "made_up_for", "or_nan",
+    "share_in_common",
+]  # fmt: skip
 
 
-def element_to_x(xp: Any, mu: Any, L: Any, a: Any, h: Any, z: Any) -> tuple[Any, Any]:
-    r"""Return ``x`` and ``B`` of each element by itself; ``xp`` is the namespace of NumPy, JAX or PyTensor.
+def element_to_x(xp: Any, mu: Any, L: Any, a: Any, h: Any, rho: Any, z: Any) -> tuple[Any, Any]:
+    r"""Return elements ``x`` and the log determinant of the map; ``xp`` is the namespace of NumPy, JAX or PyTensor.
 
-    .. math:: w = \frac{L (a - h \mu)}{B} + \frac{z}{\sqrt B}, \qquad B = 1 + L^2 h, \qquad
-       \log\Bigl|\frac{\partial x}{\partial z}\Bigr| = \log|L| - \tfrac12 \log B .
+    Of each element by itself, where ``rho`` is 0,
+
+    .. math:: w = \frac{L (a - h \mu)}{D} + \frac{z}{\sqrt D}, \qquad D = 1 + L^2 h, \qquad
+       \log\Bigl|\frac{\partial x}{\partial z}\Bigr| = \log|L| - \tfrac12 \log D .
 
     With ``h = 0`` this is the non-centred form and with ``h`` large the centred one.  Nothing is divided by ``L``, so
     that the map is exact at both ends: ``x -> mu + L z`` for ``L -> 0``, ``x -> a/h + z / sqrt(h)`` for ``L -> inf``.
     It is the law of ``x`` if prior and rest are Gaussian; for others it is a change of variables all the same.
+
+    ``rho`` is the share of the data's hold on what all elements have in common, their mean with weights ``h``, that
+    an intercept makes up for: :math:`H = diag(h) - \rho h h^T / \sum h`.  With ``v = L h sqrt(rho / sum h)`` and
+    :math:`q = v / \sqrt D` the root of ``B`` is :math:`C = \sqrt D\,(I - q q^T / (1 + s))`, ``s^2 = 1 - |q|^2``.
     """
-    B = 1.0 + L * L * h
-    return mu + L * (L * (a - h * mu) / B + z / xp.sqrt(B)), B
+    D, q, s = _root(xp, L, h, rho)
+    e = _stretched(q, 1.0 / (s + s * s), L * (a - h * (mu - rho * common(h, mu))) / xp.sqrt(D))
+    y = _stretched(q, 1.0 / (s + s * s), e + z) / xp.sqrt(D)
+    return mu + L * y, (xp.log(xp.abs(L)) - 0.5 * xp.log(D)).sum() - xp.log(s).sum()
 
 
-def _element_to_z(mu: Any, L: Any, a: Any, h: Any, x: Any) -> tuple[Any, Any, Any]:
-    """Return ``z``, ``w`` and ``B`` of each element: the inverse of :func:`element_to_x`."""
-    B = 1.0 + L * L * h
+def _root(xp: Any, L: Any, h: Any, rho: Any) -> tuple[Any, Any, Any]:
+    """Return ``D``, ``q`` and ``s`` of :func:`element_to_x`; the last axis is that of elements."""
+    D = 1.0 + L * L * h
+    total = h.sum() + _SMALL
+    q = L * h * xp.sqrt(rho / total) / xp.sqrt(D)
+    return D, q, xp.sqrt(1.0 - rho + rho * (h / D).sum(axis=-1, keepdims=True) / total)
+
+
+def _stretched(q: Any, factor: Any, y: Any) -> Any:
+    """Return ``(I + factor q q') y``."""
+    return y + q * (factor * (q * y).sum(axis=-1, keepdims=True))
+
+
+def common(h: Any, x: Any) -> Any:
+    """Return what elements have in common: their mean ``(..., 1)`` with weights ``h``."""
+    return (h * x).sum(axis=-1, keepdims=True) / (h.sum() + _SMALL)
+
+
+def _element_to_z(mu: Any, L: Any, a: Any, h: Any, rho: Any, x: Any) -> tuple[Any, Any, Any, Any]:
+    """Return ``z``, the log determinant of the way back, ``w`` and the diagonal of ``B``, at positions ``(n, m)``."""
+    D, q, s = _root(np, L, h, rho)
     w = (x - mu) / L
-    return np.sqrt(B) * (w - L * (a - h * mu) / B), w, B
+    e = _stretched(q, 1.0 / (s + s * s), L * (a - h * (mu - rho * common(h, mu))) / np.sqrt(D))
+    z = _stretched(q, -1.0 / (1.0 + s), np.sqrt(D) * w) - e
+    log_det = np.log(np.abs(L)).sum(axis=1) - 0.5 * np.log(D).sum(axis=1) - np.log(s)[:, 0]
+    return z, log_det, w, D * (1.0 - q * q)
 
 
 # Ridge of the mean gradient: 0 counts for so many draws.
@@ -61,6 +93,7 @@ _LEAST = 1e-6
 # Draws, at least, that tell what other variables make up for: starts do not.
 _FEWEST = 25
 _TINY = 1e-300  # keeps divisions by zero weights finite
+_SMALL = 1e-30  # the same in single precision
 
 
 def curvature(dr: np.ndarray, dx: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -103,6 +136,19 @@ def made_up_for(r: np.ndarray, x: np.ndarray, weight: np.ndarray, H: np.ndarray)
     return np.clip(np.nan_to_num(np.diagonal(slope), nan=0.0, posinf=0.0, neginf=0.0), 0.0, H)
 
 
+def share_in_common(r: np.ndarray, x: np.ndarray, h: np.ndarray) -> float:
+    """Return the share of the curvature of what elements have in common that other variables make up for.
+
+    Arguments are those of :func:`made_up_for`, of which this is one direction, for all that draws tell of it.
+    """
+    if len(x) < _FEWEST:
+        return 0.0
+    held = x @ h
+    held -= held.mean()
+    slope = (held @ r.sum(axis=1)) / np.maximum(held @ held, _TINY)
+    return float(np.clip(np.nan_to_num(1.0 + slope), 0.0, 1.0))
+
+
 def intercept(r: np.ndarray, x: np.ndarray, weight: np.ndarray, H: np.ndarray) -> np.ndarray:
     """Return ``a`` ``(G, K)`` of the curvatures ``H``, by the gradients ``r`` of draws ``x``; 0 where not finite."""
     total = weight.sum(axis=0)[:, None]
@@ -126,7 +172,8 @@ class ChildDraws(NamedTuple):
     w, mu, L
         The child in units of its prior, its location and its scale; a walk has no ``w``.
     B
-        Precision of ``w``: elementwise ``B``, of groups its lower Cholesky factor ``C``, of a walk None.
+        Precision of ``w``: elementwise the diagonal of ``B``, of groups its lower Cholesky factor ``C``; a walk has
+        None.
     """
 
     z: np.ndarray
@@ -173,15 +220,25 @@ class Child(NamedTuple):
         return slice(self.begin, self.begin + self.size)
 
     @property
+    def sweeps(self) -> bool:
+        """Whether other variables may make up for what its elements have in common."""
+        return self.kind == "elementwise" and self.size > 1 and not self.fixed
+
+    @property
     def n_parameters(self) -> int:
         """Number of parameters of its non-centring."""
         if self.kind == "grouped":
             return self.size * (1 + self.shape[-1])
-        return 2 * self.size
+        return 2 * self.size + (self.kind == "elementwise")
 
-    def split(self, parameters: Any) -> tuple[Any, Any]:
-        """Return ``a`` and ``H`` from the flat parameters: ``(m,)`` both, or ``(G, K)`` and ``(G, K, K)`` of groups."""
+    def split(self, parameters: Any) -> tuple[Any, ...]:
+        """Return ``a`` and ``H`` from the flat parameters: ``(m,)`` both, or ``(G, K)`` and ``(G, K, K)`` of groups.
+
+        Elementwise the share ``rho`` ``(1,)`` of :func:`element_to_x` follows.
+        """
         m = self.size
+        if self.kind == "elementwise":
+            return parameters[:m], parameters[m : 2 * m], parameters[2 * m :]
         if self.kind == "grouped":
             K = self.shape[-1]
             return parameters[:m].reshape((m // K, K)), parameters[m:].reshape((m // K, K, K))
@@ -191,10 +248,11 @@ class Child(NamedTuple):
 
     def to_z(self, x: np.ndarray, mu: Any, L: Any, parameters: np.ndarray) -> ChildDraws:
         """Return ``z`` of the child's elements ``x`` ``(n, m)``, given location and scale, with what it is made of."""
-        a, H = self.split(parameters)
         if self.kind == "elementwise":
-            z, w, B = _element_to_z(mu, L, a, H, x)
-            return ChildDraws(z, np.log(np.abs(L)).sum(axis=1) - 0.5 * np.log(B).sum(axis=1), w, mu, L, B)
+            a, h, rho = self.split(parameters)
+            z, log_det, w, B = _element_to_z(mu, L, a, h, rho, x)
+            return ChildDraws(z, log_det, w, mu, L, B)
+        a, H = self.split(parameters)
         if self.kind == "walk":
             variances, coefficients = L
             z, log_det = rows_to_z(coefficients, variances, mu, a, H, x)
@@ -242,10 +300,20 @@ class Child(NamedTuple):
         return (1.0 / B).reshape(len(B), -1)
 
 
-def parameter_slices(children: Sequence[Child]) -> list[slice]:
-    """Return where the parameters of each child are among those of a non-centring."""
-    ends = np.cumsum([0, *(child.n_parameters for child in children)]).tolist()
-    return [slice(begin, end) for begin, end in pairwise(ends)]
+class Places(NamedTuple):
+    """Where parameters of a non-centring are in the flat array: of each child, of the sweep, and of the signs."""
+
+    children: list[slice]
+    weights: slice
+    log_c: slice
+
+    @classmethod
+    def of(cls, children: Sequence[Child], swept: int = 0, signed: int = 0) -> Places:
+        """Return the places for so many coordinates that are swept and scales that have a sign."""
+        n_weights = swept * sum(child.sweeps for child in children)
+        ends = np.cumsum([0, *(child.n_parameters for child in children), n_weights, signed]).tolist()
+        *slices, weights, log_c = (slice(begin, end) for begin, end in pairwise(ends))
+        return cls(slices, weights, log_c)
 
 
 def _log_diagonal(matrix: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +20,8 @@ class JaxCoordinates(NamedTuple):
 
     A ``W`` that is not diagonal is a full ``matrix`` where that costs no more than the largest number of directions,
     up to :data:`MOST_DENSE` coordinates; beyond them it is ``diag(s) (I + U diag(l - 1) U^T)``.  Arrays of the other
-    form are empty.
+    form are empty.  A diagonal ``W`` is ``s`` alone where that is a branch; accelerators, on which a branch costs more
+    than the product, have none: ``is_diagonal`` is empty.
     """
 
     is_diagonal: Any
@@ -30,8 +32,8 @@ class JaxCoordinates(NamedTuple):
     directions: Any  # U^T, (k, d)
 
     @classmethod
-    def of(cls, coordinates: Coordinates, dtype: np.dtype) -> JaxCoordinates:
-        """Return coordinates as arrays of a type."""
+    def of(cls, coordinates: Coordinates, dtype: np.dtype, branches: bool = True) -> JaxCoordinates:
+        """Return coordinates as arrays of a type; ``branches`` makes a diagonal ``W`` a branch."""
         centre, scale, _ = coordinates
         d = centre.size
         dense = d <= MOST_DENSE
@@ -42,6 +44,7 @@ class JaxCoordinates(NamedTuple):
         directions = np.zeros((n_directions, d))
         if scale.ndim == 1:
             diagonal = scale
+            matrix = np.diag(scale) if dense and not branches else matrix
         elif dense:
             matrix = coordinates.pull_back(np.eye(d))
         else:
@@ -49,7 +52,8 @@ class JaxCoordinates(NamedTuple):
             diagonal = scale[0]
             stretch[:k] = scale[1, :k] - 1.0
             directions[:k] = scale[2:]
-        arrays = cls(np.bool_(scale.ndim == 1), centre, diagonal, matrix, stretch, directions)
+        is_diagonal = np.bool_(scale.ndim == 1) if branches else np.zeros(0, bool)
+        arrays = cls(is_diagonal, centre, diagonal, matrix, stretch, directions)
         return jax.tree.map(lambda values: values.astype(dtype) if values.dtype.kind == "f" else values, arrays)
 
     def place(self, y: Any) -> Any:
@@ -58,7 +62,7 @@ class JaxCoordinates(NamedTuple):
             other = lambda: self.centre + _product(y, self.matrix.T)  # noqa: E731
         else:
             other = lambda: self.centre + self.diagonal * self._stretched(y)  # noqa: E731
-        return lax.cond(self.is_diagonal, lambda: self.centre + self.diagonal * y, other)
+        return self._chosen(lambda: self.centre + self.diagonal * y, other)
 
     def pull_back(self, gradient: Any) -> Any:
         """Return the gradients with respect to ``y`` of those with respect to ``z``."""
@@ -66,7 +70,11 @@ class JaxCoordinates(NamedTuple):
             other = lambda: _product(gradient, self.matrix)  # noqa: E731
         else:
             other = lambda: self._stretched(self.diagonal * gradient)  # noqa: E731
-        return lax.cond(self.is_diagonal, lambda: self.diagonal * gradient, other)
+        return self._chosen(lambda: self.diagonal * gradient, other)
+
+    def _chosen(self, diagonal: Callable[[], Any], other: Callable[[], Any]) -> Any:
+        """Return the values of a diagonal ``W``, or of any."""
+        return lax.cond(self.is_diagonal, diagonal, other) if self.is_diagonal.ndim == 0 else other()
 
     def _stretched(self, y: Any) -> Any:
         """Return ``(I + U diag(l - 1) U^T) y`` of each row."""

@@ -4,11 +4,12 @@ A position is a flat vector ``(d,)`` in one of three kinds of coordinates, equal
 
 - ``x``: the unconstrained coordinates of the model.
 - ``p``: as ``x``, with Cholesky factors as standard deviations and correlations (:class:`Factor`).
-- ``z``: where chains move: as ``p``, with variables non-centred (*children*, :mod:`pmm_mcmc.coordinates.child`) and
-  with some scales that have a sign (:class:`Signs`).
+- ``z``: where chains move: as ``p``, with variables non-centred (*children*, :mod:`pmm_mcmc.coordinates.child`), with
+  some scales that have a sign (:class:`Signs`), and with variables such as an intercept *swept*: what children have in
+  common, which these make up for, is added to them.
 
 How far variables are non-centred are numbers that warm-up learns, in one flat array ``noncentring``: the parameters of
-each child, then ``log c`` of each scale with a sign.
+each child, the weights of what is swept, then ``log c`` of each scale with a sign.
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import MOST_DENSE
-from pmm_mcmc.coordinates.child import Child, ChildDraws, curvature, intercept, made_up_for, parameter_slices
+from pmm_mcmc.coordinates.child import (
+    Child,
+    ChildDraws,
+    Places,
+    common,
+    curvature,
+    intercept,
+    made_up_for,
+    share_in_common,
+)  # fmt: skip
 
 __all__ = ["Factor", "Signs", "Structure"]
 
@@ -140,6 +150,11 @@ _MOST_DRAWS = 2000
 _WIDTH = 1e-3
 # A scale ``c sinh(v)`` with ``c`` so many powers of e below its values is a logarithm: nothing comes to the other side.
 _FAR = 12.0
+# Draws, at least, that tell which coordinates follow what elements have in common, and the share of their variance that
+# is left of one that does.
+_FEWEST = 25
+_FOLLOWS = 0.5
+_TINY = 1e-300
 # Matrices of draws are made for blocks of draws that hold so many numbers.
 _NUMBERS = 2_000_000
 
@@ -164,6 +179,8 @@ class Structure:
         Scales with a sign, if there are any.
     factors
         Cholesky factors of covariances.
+    swept
+        Coordinates that may be swept, of variables that are neither children nor needed by any: none by default.
     """
 
     def __init__(
@@ -174,6 +191,7 @@ class Structure:
         pull: Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]],
         signs: Signs | None = None,
         factors: Sequence[Factor] = (),
+        swept: np.ndarray | None = None,
     ):
         self.d = d
         self.children = tuple(children)
@@ -182,10 +200,9 @@ class Structure:
         self._signs = signs or Signs.none(d)
         self.signed = self._signs.signed
         self._factors = factors
-        n_of_children = sum(child.n_parameters for child in children)
-        self.n_parameters = n_of_children + len(self.signed)
-        self._parameters_of_children = parameter_slices(children)
-        self._log_c = slice(n_of_children, None)
+        self._swept = np.zeros(0, int) if swept is None else swept
+        self._places = Places.of(children, len(self._swept), len(self.signed))
+        self.n_parameters = self._places.log_c.stop
         # Each draw has a matrix for each group.
         sizes = (child.size * child.shape[-1] if child.shape else 1 for child in children)
         self._draws_of_block = max(_NUMBERS // max(max(sizes, default=d), 1), 1)
@@ -252,16 +269,42 @@ class Structure:
         with np.errstate(all="ignore"):
             p, log_det = self._to_p(x)
             z = p.copy()
-            pairs = zip(self.children, self._parameters_of_children, self._scales(p), strict=True)
+            pairs = zip(self.children, self._places.children, self._scales(p), strict=True)
             for child, indices, (mu, L) in pairs:
                 of_child = child.to_z(x[:, child.at], mu, L, noncentring[indices])
                 z[:, child.at] = of_child.z
                 log_det += of_child.log_det
                 draws.append(of_child)
+            in_common = self._in_common(x, noncentring)
+            weights = noncentring[self._places.weights].reshape(len(self._swept), in_common.shape[1])
+            z[:, self._swept] += in_common @ weights.T
             if self.signed.size:
-                z[:, self.signed], more = self._signs.with_sign(p[:, self.signed], np.exp(noncentring[self._log_c]))
+                z[:, self.signed], more = self._signs.with_sign(
+                    p[:, self.signed], np.exp(noncentring[self._places.log_c])
+                )
                 log_det += more
         return z, log_det, draws
+
+    def _in_common(self, x: np.ndarray, noncentring: np.ndarray) -> np.ndarray:
+        """Return what the elements of each child that sweeps have in common, ``(n, k)``, at ``x`` ``(n, d)``."""
+        pairs = zip(self.children, self._places.children, strict=True)
+        columns = [common(child.split(noncentring[i])[1], x[:, child.at]) for child, i in pairs if child.sweeps]
+        return np.concatenate([np.empty((len(x), 0)), *columns], axis=1)
+
+    def unswept(self, noncentring: np.ndarray) -> np.ndarray:
+        """Return parameters with which nothing makes up for what elements have in common."""
+        out = noncentring.copy()
+        out[self._places.weights] = 0.0
+        for child, indices in zip(self.children, self._places.children, strict=True):
+            if child.kind == "elementwise":
+                out[indices.stop - 1] = 0.0
+        return out
+
+    def with_signs_of(self, noncentring: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """Return parameters with the signs of others."""
+        out = noncentring.copy()
+        out[self._places.log_c] = other[self._places.log_c]
+        return out
 
     def folded(self, z: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the same points as ``z`` ``(..., d)`` with positive scales, and the gradients there."""
@@ -273,7 +316,7 @@ class Structure:
         """Return ``z`` with logarithms of positive scales, for diagnostics and store, and gradients of its density."""
         if not self.signed.size:
             return z, gradient
-        return self._signs.as_logarithms(*self.folded(z, gradient), np.exp(noncentring[self._log_c]))
+        return self._signs.as_logarithms(*self.folded(z, gradient), np.exp(noncentring[self._places.log_c]))
 
     def displaced(self, x: np.ndarray, child: Child, noncentring: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return ``z`` of positions ``x`` ``(n, d)``, every element of a child a little to a random side."""
@@ -294,22 +337,53 @@ class Structure:
         """
         x, of_x = (values[-_MOST_DRAWS:] for values in (x, of_x))
         variance = x.var(axis=0)
+        noncentring = self.unswept(noncentring)
         blocks = [self._rests(x[rows], of_x[rows], variance, noncentring) for rows in self._blocks(x)]
         out = noncentring.copy()
         with np.errstate(all="ignore"):
-            for i, (child, indices) in enumerate(zip(self.children, self._parameters_of_children, strict=True)):
-                if child.fixed:
-                    continue
-                H = curvature(*self._changes(i, pairs[i], variance, noncentring))
+            triples = zip(range(len(self.children)), self.children, self._places.children, strict=True)
+            learnt = [(i, child, indices) for i, child, indices in triples if not child.fixed]
+            curvatures = [curvature(*self._changes(i, pairs[i], variance, noncentring)) for i, _, _ in learnt]
+            for H, (_, child, indices) in zip(curvatures, learnt, strict=True):
+                if child.sweeps:
+                    out[indices][child.size : 2 * child.size] = H[:, 0, 0]
+            swept = self._sweep(x, out).any()
+            for H, (i, child, indices) in zip(curvatures, learnt, strict=True):
                 r, weight = (np.concatenate(arrays) for arrays in zip(*(block[i] for block in blocks), strict=True))
-                of_groups = (*weight.shape, -1)
+                of_child = x[:, child.at]
+                rho = share_in_common(r, of_child, H[:, 0, 0]) if child.sweeps and swept else 0.0
                 if child.kind in ("elementwise", "dense") and child.size <= MOST_DENSE:
-                    H[:, 0, 0] -= made_up_for(r, x[:, child.at], weight, H[:, 0, 0])
-                a = intercept(r.reshape(of_groups), x[:, child.at].reshape(of_groups), weight, H)
-                out[indices] = np.concatenate([a.ravel(), H.ravel()])
+                    h = H[:, 0, 0]
+                    others = made_up_for(r, of_child, weight, h) - rho * h * h / max(h.sum(), _TINY)
+                    H[:, 0, 0] = h - np.maximum(others, 0.0)
+                of_groups = (*weight.shape, -1)
+                a = intercept(r.reshape(of_groups), of_child.reshape(of_groups), weight, H)
+                if rho:
+                    # Nor does the rest pull at it: what is left by chance would count with the square of the scale.
+                    h = H[:, 0]
+                    a -= rho * h * a.sum() / max(h.sum(), _TINY)
+                out[indices] = np.concatenate([a.ravel(), H.ravel(), [rho] * (child.kind == "elementwise")])
+            if swept:
+                out[self._places.weights] = self._sweep(x, out).ravel()
             if self.signed.size:
-                out[self._log_c] = np.median(self._to_p(x)[0][:, self.signed], axis=0)
+                out[self._places.log_c] = np.median(self._to_p(x)[0][:, self.signed], axis=0)
         return out
+
+    def _sweep(self, x: np.ndarray, noncentring: np.ndarray) -> np.ndarray:
+        """Return the weights by which swept coordinates follow what elements have in common, at draws ``(n, d)``.
+
+        They are 0 of a coordinate that follows less than half, and of all where draws are few.
+        """
+        in_common = self._in_common(x, noncentring)
+        weights = np.zeros((len(self._swept), in_common.shape[1]))
+        if not weights.size or len(x) < _FEWEST:
+            return weights
+        moves = in_common - in_common.mean(axis=0)
+        position = x[:, self._swept] - x[:, self._swept].mean(axis=0)
+        slopes = np.linalg.lstsq(moves, position, rcond=1e-8)[0]
+        follows = (position - moves @ slopes).var(axis=0) < _FOLLOWS * position.var(axis=0)
+        weights[follows] = -slopes.T[follows]
+        return weights
 
     def _changes(
         self, i: int, pairs: np.ndarray, variance: np.ndarray, noncentring: np.ndarray
@@ -354,7 +428,7 @@ class Structure:
     def without_sign(self, noncentring: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """Return parameters with which signed scales stay on one side, as logarithms, by a ``mask`` ``(k,)``."""
         out = noncentring.copy()
-        out[self._log_c] -= _FAR * mask
+        out[self._places.log_c] -= _FAR * mask
         return out
 
     def degree(self, x: np.ndarray, noncentring: np.ndarray) -> dict[str, np.ndarray]:
@@ -362,7 +436,7 @@ class Structure:
         out = {child.name: np.zeros(child.shape) for child in self.children}
         for rows in self._blocks(x):
             _, _, draws = self._to_z(x[rows], noncentring)
-            for child, indices, of_child in zip(self.children, self._parameters_of_children, draws, strict=True):
+            for child, indices, of_child in zip(self.children, self._places.children, draws, strict=True):
                 share = child.prior_share(of_child, noncentring[indices])
                 out[child.name] += share.sum(axis=0).reshape(child.shape) / len(x)
         return out

@@ -1,16 +1,20 @@
 """The JAX engine: groups of chains in lockstep, whole chunks compiled, on one or more devices.
 
 Chains advance in groups of fixed size, the last one padded, because matrix products of other shapes would round
-differently.  The arithmetic of a group thus does not depend on the number of groups, on the devices or on the length of
-a chunk, and random numbers are keyed by (seed, chain, transition).  On one kind of hardware the draws depend on the
-same three, bit for bit.
+differently.  Each device runs the same program for one group after the other, a call ahead of what is fetched.  The
+arithmetic of a group thus does not depend on the number of groups or on the length of a chunk, and random numbers are
+keyed by (seed, chain, transition).  On one kind of hardware the draws depend on the same three, bit for bit: on a CPU
+for any number of devices, on accelerators, where each has one group if it can, for the same number.
 
 One function is compiled for warm-up and sampling, all tuned parameters and any number of draws up to its capacity.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -19,8 +23,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
@@ -31,16 +33,37 @@ from pmm_mcmc.engines.jax_shared import Counts, Drift, Keyed, words_of
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, OVERDAMPED, Kernel
 from pmm_mcmc.model.jax_density import JaxDensity
 
-# Largest group, on CPU and accelerators: larger ones are no faster per chain (benchmarks/many_chains.py).  On
-# accelerators a run is split into up to _SHARES groups, so that several devices can share it.
+# Largest group on a CPU, where larger ones are no faster per chain (benchmarks/many_chains.py).
 _GROUP_CPU = 256
-_GROUP_OTHER = 4096
-_SHARES = 8
-# Warm-up asks for some hundred gradients one after the other: on a CPU they are not padded to a group, but to this.
+# Of an accelerator's memory a call's buffers take at most one over the first, and a transition of a group, which needs
+# some twenty times the numbers of a draw (notes of XLA's plans for an H100: 6 to 18), at most one over the second.
+_CALLS_IN_MEMORY = 6
+_GROUPS_IN_MEMORY = 8
+_NUMBERS = 20
+# Memory of an accelerator that does not tell it.
+_MEMORY = 2**33
+# Warm-up asks for some hundred gradients one after the other: they are not padded to a group, but to this.
 _FEW = 8
-# Most draws of a compiled call, and most bytes of its buffers on each device.
+# Most draws of a compiled call, and most bytes of its buffers on a CPU.
 _MOST_ROWS = 64
 _BYTES = 2**26
+# The kinds of kernels that XLA records into CUDA graphs, loops included, so that the host waits for no turn of a loop.
+_CUDA_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,COLLECTIVES_KERNEL,DYNAMIC_SLICE_FUSION,CONDITIONAL,WHILE"
+
+
+def _compiler_options(device: jax.Device) -> dict[str, str]:
+    """Return XLA's options for a device: on NVIDIA's, whole calls as one graph, unless ``PMM_MCMC_CUDA_GRAPHS=0``."""
+    if device.platform != "gpu" or not device.device_kind.startswith("NVIDIA"):
+        return {}
+    if os.environ.get("PMM_MCMC_CUDA_GRAPHS", "1") == "0":
+        return {}
+    return {"xla_gpu_enable_command_buffer": _CUDA_GRAPHS}
+
+
+@partial(jax.jit, static_argnums=1)
+def _first_rows(arrays: tuple[Array, ...], rows: int) -> tuple[Array, ...]:
+    """Return the first rows of the buffers of a chunk."""
+    return tuple(array[:rows] for array in arrays)
 
 
 class JaxEngine:
@@ -63,37 +86,25 @@ class JaxEngine:
         self.structure = density.structure
         self.width = density.width
         self.devices = list(jax.local_devices() if devices is None else devices)
-        largest = _GROUP_CPU if self.devices[0].platform == "cpu" else _GROUP_OTHER
-        if self.devices[0].platform != "cpu":
-            largest = max(min(largest, -(-chains // _SHARES)), _GROUP_CPU)
-        self.group = -(-chains // -(-chains // largest))
-        self.few = min(self.group, _FEW) if self.devices[0].platform == "cpu" else self.group
-        per_row = self.group * (self.d + self.width + 7) * 8
-        self.capacity = max(1, min(_MOST_ROWS, _BYTES // per_row))
+        self.accelerated = self.devices[0].platform != "cpu"
+        numbers = 8 * (self.d + self.width + 7)  # bytes of a draw
+        buffers = _BYTES
+        groups = -(-chains // _GROUP_CPU)
+        if self.accelerated:
+            memory = (self.devices[0].memory_stats() or {}).get("bytes_limit", _MEMORY)
+            buffers = memory // _CALLS_IN_MEMORY
+            groups = max(min(len(self.devices), groups), -(-chains * numbers * _NUMBERS * _GROUPS_IN_MEMORY // memory))
+        self.group = -(-chains // groups)
+        self.few = min(self.group, _FEW)
+        self.capacity = max(1, min(_MOST_ROWS, buffers // (self.group * numbers)))
         self._density = density
         self._chains = chains
         self.dtype = np.dtype(np.float32 if precision == "float32" else np.float64)
         self.traces = 0  # functions traced, for tests
         self._adjusted: JaxEngine | None = None  # kept, so that a second run compiles nothing
-        mesh = Mesh(np.array(self.devices), ("chains",))
-        self._spread = NamedSharding(mesh, P("chains"))
-        self._everywhere = NamedSharding(mesh, P())
-        each = P("chains")
-        rows = P(None, "chains")
-        self._chunk = jax.jit(
-            jax.shard_map(
-                self._advance_group,
-                mesh=mesh,
-                in_specs=(P(), each, P()),
-                out_specs=(each, each, (rows,) * 8),
-                check_vma=False,
-            )
-        )
-        self._evaluate = jax.jit(
-            jax.shard_map(
-                self._evaluate_group, mesh=mesh, in_specs=(P(), P(), each), out_specs=(each, each), check_vma=False
-            )
-        )
+        options = _compiler_options(self.devices[0])
+        self._chunk = jax.jit(self._advance_group, compiler_options=options)
+        self._evaluate = jax.jit(self._evaluate_group, compiler_options=options)
 
     # -- traced ------------------------------------------------------------------------------------------------------
 
@@ -179,13 +190,15 @@ class JaxEngine:
         d = self.d
         flat = state.reshape(-1, 4 * d + 2)
         evaluation = np.empty((len(flat), self.width))
-        with self._precisely():
-            shared = self._placed(self._density.shared(self.precision, coordinates.density_parameters))
-            placed = self._placed(JaxCoordinates.of(coordinates, self.dtype))
-            for rows, (u,) in self._batches(size, flat[:, :d]):
-                evaluated, slopes = self._evaluate(placed, shared, u)
-                flat[rows, 2 * d : 4 * d + 1] = np.asarray(evaluated)[: len(flat[rows])]
-                evaluation[rows] = np.asarray(slopes)[: len(flat[rows])]
+
+        def calls(device: jax.Device, groups: list[slice]) -> Iterator[list[tuple[np.ndarray, Array]]]:
+            setting = self._placed(coordinates, device)
+            for chains in groups:
+                u = self._padded(flat[chains, :d], size, device)
+                evaluated, slopes = self._evaluate(*setting, u)
+                yield [(flat[chains, 2 * d : 4 * d + 1], evaluated), (evaluation[chains], slopes)]
+
+        self._follow(calls, len(flat), size)
         state[...] = flat.reshape(state.shape)
         return evaluation.reshape(*state.shape[:-1], self.width)
 
@@ -206,46 +219,75 @@ class JaxEngine:
         last = chains.transition + rows * thin
         if last >= 2**31:
             raise ValueError(f"{last} transitions of a chain: at most {2**31 - 1} on this backend")
-        state = chains.state
-        evaluation = chains.evaluation
-        out = Chunk.empty((len(state), rows), self.d, self.width)
+        out = Chunk.empty((len(chains.state), rows), self.d, self.width)
         key_words = np.ascontiguousarray(chains.keys).view(np.uint32).reshape(-1, 2, 2)
-        with self._precisely():
-            numbers = Parameters.of(self.kernel, setting, self.d, tolerance)
-            parameters = self._placed(Parameters(*(self.dtype.type(x) for x in numbers)))
-            shared = self._placed(self._density.shared(self.precision, setting.coordinates.density_parameters))
-            placed = self._placed(JaxCoordinates.of(setting.coordinates, self.dtype))
-            for chain_slice, (s, g, w) in self._batches(self.group, state, evaluation, key_words):
-                done = 0
-                while done < rows or rows == 0:  # a call for no draws compiles
+        numbers = Parameters.of(self.kernel, setting, self.d, tolerance)
+        parameters = Parameters(*(self.dtype.type(x) for x in numbers))
+
+        def calls(device: jax.Device, groups: list[slice]) -> Iterator[list[tuple[np.ndarray, Array]]]:
+            placed = (parameters, *self._placed(setting.coordinates, device))
+            for group in groups:
+                sources = chains.state[group], chains.evaluation[group], key_words[group]
+                state, evaluation, words = (self._padded(source, self.group, device) for source in sources)
+                for done in range(0, max(rows, 1), self.capacity):  # a call for no draws compiles
                     n = min(self.capacity, rows - done)
                     span = tuple(np.int32(x) for x in (chains.transition + done * thin, n, thin))
-                    s, g, chunk_values = self._chunk((parameters, placed, shared), (s, g, w), span)
-                    for buffer, array in zip(out, chunk_values, strict=True):
-                        values = np.asarray(array)[:n, : len(state[chain_slice])]
-                        buffer[chain_slice, done : done + n] = np.moveaxis(values, 0, 1)
-                    done += n
-                    if rows == 0:
-                        break
-                state[chain_slice] = np.asarray(s)[: len(state[chain_slice])]
-                evaluation[chain_slice] = np.asarray(g)[: len(state[chain_slice])]
+                    state, evaluation, values = self._chunk(placed, (state, evaluation, words), span)
+                    if self.accelerated:  # so that no more is fetched
+                        values = _first_rows(values, min(self.capacity, 1 << max(n - 1, 0).bit_length()))
+                    targets = (np.moveaxis(array[group, done : done + n], 0, 1) for array in out)
+                    transfers = list(zip(targets, values, strict=True))
+                    if done + n == rows:
+                        transfers += [(sources[0], state), (sources[1], evaluation)]
+                    yield transfers
+
+        self._follow(calls, len(chains.state), self.group)
         return out
+
+    def _follow(
+        self, calls: Callable[[jax.Device, list[slice]], Iterator[list[tuple[np.ndarray, Array]]]], n: int, size: int
+    ) -> None:
+        """Make calls on every device, for ``size`` of ``n`` chains at a time, and copy results into their targets.
+
+        ``calls`` yields, for a device and slices of chains, targets of each call and the arrays that go there, of which
+        only the first rows are of interest.
+        """
+        groups = [slice(start, min(start + size, n)) for start in range(0, n, size)]
+        devices = self.devices[: len(groups)]
+
+        def follow(i: int) -> None:
+            """Make the calls on one device, each before the last one's results are fetched."""
+            with self._precisely():
+                waiting: deque[list[tuple[np.ndarray, Array]]] = deque()
+                for transfers in calls(devices[i], groups[i :: len(devices)]):
+                    waiting.append(transfers)
+                    if len(waiting) > 1:
+                        _fetch(waiting.popleft())
+                for transfers in waiting:
+                    _fetch(transfers)
+
+        if len(devices) == 1:
+            follow(0)
+        else:
+            with ThreadPoolExecutor(len(devices)) as pool:
+                list(pool.map(follow, range(len(devices))))
 
     def _precisely(self) -> AbstractContextManager[None]:
         return jax.enable_x64(self.precision != "float32")
 
-    def _placed(self, tree: Any) -> Any:
-        return jax.device_put(tree, self._everywhere)
+    def _placed(self, coordinates: Coordinates, device: jax.Device) -> tuple[JaxCoordinates, Any]:
+        """Return coordinates, and the data of the density, on a device."""
+        shared = self._density.shared(self.precision, coordinates.density_parameters)
+        return jax.device_put((JaxCoordinates.of(coordinates, self.dtype, not self.accelerated), shared), device)
 
-    def _batches(self, size: int, *arrays: np.ndarray) -> Iterator[tuple[slice, list[Array]]]:
-        """Yield slices of chains and their arrays on the devices, ``size`` chains on each, the last ones padded."""
-        size *= len(self.devices)
-        for start in range(0, len(arrays[0]), size):
-            rows = slice(start, min(start + size, len(arrays[0])))
-            placed = []
-            for array in arrays:
-                values = array[rows] if array.dtype == np.uint32 else array[rows].astype(self.dtype)
-                missing = size - len(values)
-                padded = np.concatenate([values, np.broadcast_to(values[:1], (missing, *values.shape[1:]))])
-                placed.append(jax.device_put(padded, self._spread))
-            yield rows, placed
+    def _padded(self, values: np.ndarray, size: int, device: jax.Device) -> Array:
+        """Return the values of ``size`` chains on a device, copies of the first one where there are fewer."""
+        typed = values if values.dtype == np.uint32 else values.astype(self.dtype)
+        missing = size - len(typed)
+        return jax.device_put(np.concatenate([typed, np.broadcast_to(typed[:1], (missing, *typed.shape[1:]))]), device)
+
+
+def _fetch(transfers: list[tuple[np.ndarray, Array]]) -> None:
+    """Copy the first rows, and columns, of arrays into their targets."""
+    for target, array in transfers:
+        target[...] = np.asarray(array)[tuple(slice(length) for length in target.shape)]

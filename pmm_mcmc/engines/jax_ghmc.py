@@ -94,41 +94,63 @@ def _leapfrog(
     return end, log_ratio + total(harmonic_log_ratio(begin.u, end.u)) if harmonic else log_ratio, n_grad
 
 
+# The attempts at refined proposals, one after the other: the substeps of each, whether it begins at the chain's place
+# or goes back there from the last end, and whether it is the last with that end.
+_ATTEMPTS = [
+    (SUBSTEPS**length, length == level, length == level - 1)
+    for level in range(1, MOST_REFINEMENTS + 1)
+    for length in (level, *range(level))
+]
+
+
+class _Ladder(NamedTuple):
+    """Refined proposals on their way: the next attempt, chains that go on, the last end, its ratio, who may take it."""
+
+    attempt: Array
+    outcome: _Outcome
+    going: Array
+    end: Chains
+    ratio: Array
+    good: Array
+
+
 def _refined(drift: Drift, step: Array, begin: Chains, outcome: _Outcome) -> _Outcome:
-    """Repeat the proposals of some chains in shorter and shorter substeps, until one is accepted."""
+    """Repeat the proposals of some chains in shorter and shorter substeps, until one is accepted.
+
+    From an end inside, with the velocity turned round, all longer steps must be refined, too: detailed balance.
+    """
     persistent = begin.factor
+    substeps, forward, last = (jnp.asarray(values) for values in zip(*_ATTEMPTS, strict=True))
 
-    def attempt(substeps: int, carry: tuple[_Outcome, Array]) -> tuple[_Outcome, Array]:
-        """Propose by so many substeps for the chains that are ``going``: those with ratios far below ``|s|`` so far."""
-        previous, going = carry
-        end, log_ratio, n_evaluations = _leapfrog(drift, begin, step / substeps, substeps)
-        ratio = _as_ratio(log_ratio)
-        inside = going & (jnp.abs(persistent) < ratio)
-        n_grad = previous.n_grad + jnp.where(going, n_evaluations, 0)
-        good = inside
-        earlier = 1
-        while earlier < substeps:
-            # From the end, with the velocity turned round, all longer steps must be refined, too: detailed balance.
-            _, log_back, n_evaluations = _leapfrog(drift, end._replace(v=-end.v), step / earlier, earlier)
-            n_grad += jnp.where(good, n_evaluations, 0)
-            good &= far_below(ratio * _as_ratio(log_back), persistent)
-            earlier *= SUBSTEPS
+    def attempt(now: _Ladder) -> _Ladder:
+        """Follow all chains forward, or back from their ends: those that go on, or may take these, are counted."""
+        n = substeps[now.attempt]
+        ahead = forward[now.attempt]
+        start = choose(ahead, begin, now.end._replace(v=-now.end.v))
+        end, log_ratio, n_evaluations = _leapfrog(drift, start, step / n.astype(step.dtype), n)
+        reached = _as_ratio(log_ratio)
+        counted = jnp.where(ahead, now.going, now.good)
+        n_grad = now.outcome.n_grad + jnp.where(counted, n_evaluations, 0)
+        ratio = jnp.where(ahead, reached, now.ratio)
+        good = counted & jnp.where(ahead, jnp.abs(persistent) < ratio, far_below(ratio * reached, persistent))
+        end = choose(ahead, end, now.end)
         moved = end._replace(factor=persistent / jnp.where(good, ratio, 1.0))
-        outcome = _Outcome(
-            choose(good, moved, previous.chains),
-            previous.good | good,
-            previous.refined | good,
-            previous.first,
-            jnp.where(going, ratio, previous.last),
-            n_grad,
+        taken = good & last[now.attempt]
+        outcome = now.outcome._replace(
+            chains=choose(taken, moved, now.outcome.chains),
+            good=now.outcome.good | taken,
+            refined=now.outcome.refined | taken,
+            last=jnp.where(now.going, ratio, now.outcome.last),
+            n_grad=n_grad,
         )
-        return outcome, going & ~inside & far_below(ratio, persistent)
+        on = now.going & ~(jnp.abs(persistent) < ratio) & far_below(ratio, persistent)
+        going = jnp.where(last[now.attempt], on, now.going)
+        return _Ladder(now.attempt + 1, outcome, going, end, ratio, good)
 
-    carry = outcome, jnp.ones_like(outcome.good)
-    for level in range(1, MOST_REFINEMENTS + 1):
-        substeps = SUBSTEPS**level
-        carry = lax.cond(jnp.any(carry[1]), lambda c, substeps=substeps: attempt(substeps, c), lambda c: c, carry)
-    return carry[0]
+    everyone = jnp.ones_like(outcome.good)
+    ladder = _Ladder(jnp.int32(0), outcome, everyone, begin, outcome.first, everyone)
+    more = lambda now: (now.attempt < len(_ATTEMPTS)) & jnp.any(now.going)  # noqa: E731
+    return lax.while_loop(more, attempt, ladder).outcome
 
 
 def _proposed(kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Keyed) -> tuple[Chains, _Outcome]:

@@ -17,6 +17,7 @@ from pytensor.xtensor.shape import Transpose
 from pytensor.xtensor.type import XTensorType
 from pytensor.xtensor.vectorization import XRV
 
+from pmm_mcmc.coordinates.affine import MOST_DENSE
 from pmm_mcmc.coordinates.child import Child
 from pmm_mcmc.coordinates.structure import Factor
 from pmm_mcmc.model.functions import batched_function
@@ -362,6 +363,16 @@ class Hierarchy:
     def indices(self, var: Any) -> np.ndarray:
         """Return the coordinates of a value variable."""
         return np.arange(self.slices[var].start, self.slices[var].stop)
+
+    def swept(self, signed: np.ndarray) -> np.ndarray:
+        """Return coordinates of variables that no child needs and that are none, but for scales with a sign.
+
+        Vectors for which no dense matrix would be fitted have none either.
+        """
+        used = set(self.factors).union(*({child.value, *child.parents} for child in self.children))
+        indices = [self.indices(var) for var in self.shapes if var not in used]
+        indices = [of_var for of_var in indices if len(of_var) <= MOST_DENSE]
+        return np.setdiff1d(np.concatenate([np.zeros(0, int), *indices]), signed)
 
     def values(self, blocks: Mapping[Any, Any]) -> tuple[dict[Any, Any], Any]:
         """Return the model's value variables, from their blocks of ``p``, and the log determinant of the map."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.coordinates.child import Child, element_to_x, parameter_slices
+from pmm_mcmc.coordinates.child import Child, Places, element_to_x
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.hierarchy import in_order
 from pmm_mcmc.model.outputs import is_length, jax_function
@@ -118,7 +118,7 @@ def _composed_of(
         shape = (coordinates.stop - coordinates.start,)
         noncentred.append(Child(name, "elementwise", coordinates.start, shape, is_fixed))
     laws = [children[child.name][1:] for child in noncentred]
-    slices = parameter_slices(noncentred)
+    slices = Places.of(noncentred).children
     free = np.setdiff1d(np.arange(d), np.concatenate([np.arange(d)[child.at] for child in noncentred]))
     free = free.astype(np.int32)  # the same in both precisions: JAX traces the map in each
 
@@ -129,9 +129,10 @@ def _composed_of(
         for child, indices, (location, scale) in zip(noncentred, slices, laws, strict=True):
             mu = location(x)
             L = scale(x)
-            element, B = element_to_x(jnp, mu, L, *child.split(noncentring[indices]), z[child.at])
+            a, h, rho = child.split(noncentring[indices])
+            element, of_child = element_to_x(jnp, mu, L, a, h, rho, z[child.at])
             x = x.at[child.at].set(element)
-            log_det += (jnp.log(jnp.abs(L)) - 0.5 * jnp.log(B)).sum()
+            log_det += of_child
         return x, log_det
 
     def evaluate(z: Any, noncentring: Any) -> tuple[Any, Any]:

@@ -22,7 +22,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import Split
 from pytensor.tensor.shape import Shape
 
-from pmm_mcmc.coordinates.child import Child, element_to_x, parameter_slices
+from pmm_mcmc.coordinates.child import Child, Places, common, element_to_x
 from pmm_mcmc.coordinates.groups import noncentred_groups
 from pmm_mcmc.coordinates.structure import Signs, Structure
 from pmm_mcmc.coordinates.walk import noncentred_walk
@@ -87,21 +87,32 @@ def composed(hierarchy: Hierarchy, signs: Signs, layout: Layout, density: SplitD
     flat = density.flat()
     vars = list(hierarchy.shapes)
     children = [variable.child for variable in hierarchy.children]
-    n_of_children = sum(child.n_parameters for child in children)
-    n_parameters = (n_of_children + len(signs.signed),)  # known shapes are not checked at every call
+    swept = hierarchy.swept(signs.signed)
+    places = Places.of(children, len(swept), len(signs.signed))
+    n_parameters = (places.log_c.stop,)  # known shapes are not checked at every call
     noncentring = pytensor.shared(
         np.zeros(n_parameters, dtype=flat.dtype), name="parameters of the non-centring", shape=n_parameters
     )
 
     z = flat.type("z")
-    p, of_signs = _without_signs(z, noncentring[n_of_children:], signs) if len(signs.signed) else (z, 0.0)
+    p, of_signs = _without_signs(z, noncentring[places.log_c], signs) if len(signs.signed) else (z, 0.0)
     p_blocks = dict(zip(vars, density.cut(p), strict=True))
     values, log_det = hierarchy.values(p_blocks)
-    for variable, child, indices in zip(hierarchy.children, children, parameter_slices(children), strict=True):
-        a, h = child.split(noncentring[indices])
-        x, of_child = _child_to_x(child, hierarchy.law_at(variable, values), a, h, p_blocks[variable.value])
+    in_common = []
+    for variable, child, indices in zip(hierarchy.children, children, places.children, strict=True):
+        parameters = child.split(noncentring[indices])
+        x, of_child = _child_to_x(child, hierarchy.law_at(variable, values), parameters, p_blocks[variable.value])
         values[variable.value] = x.reshape(child.shape).astype(variable.value.dtype)
         log_det = log_det + of_child
+        if child.sweeps:
+            in_common.append(common(parameters[1], x))
+    if len(swept) and in_common:
+        weights = noncentring[places.weights].reshape((len(swept), len(in_common)))
+        moves = (weights * pt.concatenate(in_common)).sum(axis=1)
+        for var in vars:
+            rows = np.flatnonzero(np.isin(swept, hierarchy.indices(var)))
+            if len(rows):
+                values[var] = values[var] - moves[rows].reshape(hierarchy.shapes[var]).astype(var.dtype)
     x_blocks = [values[var].ravel().astype(flat.dtype) for var in vars]
     lp_x, of_x = density.at(x_blocks)
     # By blocks first: see pmm_mcmc.model.pytensor_density.
@@ -111,9 +122,8 @@ def composed(hierarchy: Hierarchy, signs: Signs, layout: Layout, density: SplitD
     log_det = log_det + of_signs
     evaluation = concatenate([gradient, *x_blocks, *of_x, log_det])
     pull = _pull_function(z, concatenate(x_blocks), log_det, noncentring)
-    structure = Structure(
-        len(hierarchy.start), children, hierarchy.scales, pull, signs, list(hierarchy.factors.values())
-    )
+    factors = list(hierarchy.factors.values())
+    structure = Structure(len(hierarchy.start), children, hierarchy.scales, pull, signs, factors, swept)
     return PyTensorDensity(layout, z, lp_x + log_det, gradient, evaluation, structure.width, structure, noncentring)
 
 
@@ -136,13 +146,14 @@ def _without_signs(z: Any, log_c: Any, signs: Signs) -> tuple[Any, Any]:
     return pt.where(is_signed, logarithms, positive), log_det.astype(z.dtype)
 
 
-def _child_to_x(child: Child, law: Law, a: Any, h: Any, z: Any) -> tuple[Any, Any]:
+def _child_to_x(child: Child, law: Law, parameters: tuple[Any, ...], z: Any) -> tuple[Any, Any]:
     """Return the child's elements and the log determinant."""
     mu = law.location
     L = law.scale
     if child.kind == "elementwise":
-        x, B = element_to_x(pt, mu, L, a, h, z)
-        return x, (pt.log(L) - 0.5 * pt.log(B)).sum()
+        a, h, rho = parameters
+        return element_to_x(pt, mu, L, a, h, rho, z)
+    a, h = parameters
     if child.kind == "walk":
         return noncentred_walk(law.rho, L**2, mu, a, h, z)
     return noncentred_groups(mu, L, a, h, z.reshape(mu.shape))

@@ -61,6 +61,7 @@ def _pairs(
     """Return pairs ``(4, n, d)`` of a child at positions ``(n, d)``, none of a fixed one: see ``Structure.learn``."""
     if child.fixed:
         return np.empty((4, 0, x.shape[1]))
+    noncentring = engine.structure.unswept(noncentring)
     z = engine.structure.displaced(x, child, noncentring, np.random.default_rng(seed))
     return np.stack([x, of_x, *in_model_coordinates(z, engine.evaluations_at(z, noncentring))])
 

@@ -117,8 +117,7 @@ def relearnt(
     if structure.children and coordinates.density_parameters is not None:
         former = coordinates.density_parameters
         noncentring, n_grad = noncentring_at(engine, x, of_x, former)
-        of_children = structure.n_parameters - len(structure.signed)
-        noncentring[of_children:] = former[of_children:]
+        noncentring = structure.with_signs_of(noncentring, former)
         coordinates = coordinates._replace(density_parameters=noncentring)
     z, _ = structure.to_z(x, coordinates.density_parameters)
     _, gradient = structure.pull_back(z, of_x, coordinates.density_parameters)

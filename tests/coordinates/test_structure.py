@@ -179,7 +179,7 @@ def test_a_gaussian_rest_is_learnt_exactly(case):
     nearby = structure.to_x(structure.displaced(at[:8], child, noncentring, rng), noncentring)
     pairs = np.stack([at[:8], slope[:8], nearby, slopes_at(nearby)])
     learnt = structure.learn(at, slope, [pairs], noncentring)
-    found_a, found_h = child.split(learnt[: child.n_parameters])
+    found_a, found_h, *_ = child.split(learnt[: child.n_parameters])
     # But for the four draws that the prior guess counts for.
     np.testing.assert_allclose(np.ravel(found_a), a, atol=0.02, rtol=0.02)
     if case == "grouped":
@@ -188,11 +188,8 @@ def test_a_gaussian_rest_is_learnt_exactly(case):
     np.testing.assert_allclose(found_h[0] if case == "dense" else found_h, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_the_curvature_is_that_with_other_elements_held_and_other_variables_integrated_out():
-    """An intercept that makes up for what effects have in common hides from draws that data hold each of them.
-
-    It makes up for a third of one of three: a Gaussian's precision of the effects is ``100 (I - 1 1' / 3)``.
-    """
+def test_an_intercept_follows_what_effects_have_in_common_which_is_left_to_their_prior():
+    """It hides from draws that data hold each of them: the precision of three effects is ``100 (I - 1 1' / 3)``."""
     with pm.Model() as model:
         level, s = pm.Normal("level", 0.0, 10.0), pm.HalfNormal("s")
         u = pm.Normal("u", 0.0, s, shape=3)
@@ -211,11 +208,13 @@ def test_the_curvature_is_that_with_other_elements_held_and_other_variables_inte
 
     (child,) = structure.children
     nearby = structure.to_x(structure.displaced(x[:4], child, noncentring, rng), noncentring)
-    learnt = structure.learn(
-        x, slopes_at(x), [np.stack([x[:4], slopes_at(x[:4]), nearby, slopes_at(nearby)])], noncentring
-    )
-    _, h = child.split(learnt[: child.n_parameters])
-    np.testing.assert_allclose(h, 200.0 / 3.0, rtol=0.05)
+    pairs = np.stack([x[:4], slopes_at(x[:4]), nearby, slopes_at(nearby)])
+    learnt = structure.learn(x, slopes_at(x), [pairs], noncentring)
+    _, h, rho = child.split(learnt[: child.n_parameters])
+    (weight,) = learnt[child.n_parameters : -1]  # the last is of the sign
+    np.testing.assert_allclose(h, 100.0, rtol=0.05)
+    np.testing.assert_allclose([weight, *rho], 1.0, atol=0.02)
+    assert not structure.learn(x[:20], slopes_at(x[:20]), [pairs], noncentring)[child.n_parameters - 1 : -1].any()
 
 
 def test_few_draws_do_not_tell_what_others_make_up_for():
@@ -234,7 +233,7 @@ def test_under_exact_parameters_the_child_is_standard_normal_whatever_its_parent
     (child,) = mapped.structure.children
     h = np.stack([H[i : i + 2, i : i + 2] for i in (0, 2, 4)]) if case == "grouped" else np.diag(H)
     noncentring = mapped.structure.initial_noncentring()
-    noncentring[: child.n_parameters] = np.concatenate([a, h.ravel()])
+    noncentring[: a.size + h.size] = np.concatenate([a, h.ravel()])
     mapped.density_parameters.set_value(noncentring)
     rng = np.random.default_rng(6)
     for _ in range(5):

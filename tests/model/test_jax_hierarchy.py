@@ -182,7 +182,7 @@ def test_a_scale_may_be_negative():
 
     children = {"a": (slice(1, 3), lambda x: 0.0 * x[0], lambda x: x[0])}
     density = pmm.LogDensity.from_jax(fn, 3, children=children).noncentred({})
-    x, noncentring = np.array([[-0.7, 0.4, -1.1]]), np.array([0.3, -0.2, 1.5, 0.4])
+    x, noncentring = np.array([[-0.7, 0.4, -1.1]]), np.array([0.3, -0.2, 1.5, 0.4, 0.0])
     z, log_det = density.structure.to_z(x, noncentring)
     with jax.enable_x64(True):
         lp, found = density.batch(jnp.asarray(z), density.shared("float64", noncentring), "float64")

@@ -163,7 +163,8 @@ def densities(model, choices=None):
 def some_noncentring(structure, rng, none=False):
     """Return parameters of a non-centring at random: ``a`` of any sign, ``H`` without negative eigenvalues."""
     noncentring = structure.initial_noncentring()
-    noncentring[structure.n_parameters - len(structure.signed) :] = rng.normal(size=len(structure.signed))
+    signs = structure.n_parameters - len(structure.signed)
+    noncentring[signs:] = rng.normal(size=len(structure.signed))
     if none:
         return noncentring
     begin = 0
@@ -175,6 +176,8 @@ def some_noncentring(structure, rng, none=False):
             h = root @ root.swapaxes(1, 2)
         else:
             h = 3 * rng.exponential(size=m)
-        noncentring[begin : begin + child.n_parameters] = np.concatenate([a, h.ravel()])
+        rho = rng.uniform(size=int(child.kind == "elementwise"))
+        noncentring[begin : begin + child.n_parameters] = np.concatenate([a, h.ravel(), rho])
         begin += child.n_parameters
+    noncentring[begin:signs] = rng.normal(size=signs - begin)
     return noncentring
