@@ -7,37 +7,33 @@ from tables import RESULTS, good, lies, ratios, read, refused
 
 __all__ = ["claims"]
 
-# Results, the other sampler in its rows, how the models begin, and the head of its column.
-PEERS = (
-    ("scoreboard.json", "nutpie low rank", "posteriordb/", "nutpie, {} posteriors of posteriordb"),
-    ("stan.json", "NUTS", "", "Stan's NUTS, {} Stan programs"),
-)
+# Results, the other sampler in its rows, and how the models begin.
+PEERS = ("scoreboard.json", "nutpie low rank", "posteriordb/"), ("stan.json", "NUTS", "")
 COSTS = {"for_400": "the worst mean has 400 effective draws", "for_400_square": "the worst square has"}
 OURS = "default"
 
 
 def claims() -> list[str]:
-    """Return README's first sentence on costs, its table, a line a row, and its sentence on wrong runs."""
-    medians = []
-    head, lines = "| gradients over those of", [f"| until {words}: median; worst" for words in COSTS.values()]
-    fewer, judged = "| fewer on so many: mean; square", []
-    for file, peer, family, words in PEERS:
+    """Return README's sentence on costs, its table, a line a row, and its sentence on wrong runs."""
+    columns, judged = [], []
+    for file, peer, family in PEERS:
         rows = [row for row in good(read(RESULTS / file)[0]) if row["target"].startswith(family)]
-        counted = [row for row in rows if all(name in row for name in COSTS)]
-        over = [np.array(list(ratios(counted, OURS, peer, name).values())) for name in COSTS]
-        medians.append([f"{np.median(of):.2g}" for of in over])
-        head += f" | {words.format(over[0].size)}"
-        lines = [f"{line} | **{np.median(of):.2g}**; {of.max():.2g}" for line, of in zip(lines, over, strict=True)]
-        fewer += f" | {(over[0] < 1).sum()}; {(over[1] < 1).sum()}"
+        over = {cost: ratios([row for row in rows if cost in row], OURS, peer, cost).values() for cost in COSTS}
+        columns.append({cost: np.array(list(values)) for cost, values in over.items()})
         judged += [row for row in rows if row["sampler"] == OURS and row.get("right") is not None]
     wrong, right, not_trusted = (sum(map(of, judged)) for of in (lies, lambda row: row["right"], refused))
-    said = f"Of {len(judged)} runs {wrong} was wrong and trusted; of {right} right ones {not_trusted} were refused."
-    (mean, square), (mean_of_nuts, square_of_nuts) = medians
-    costs = (
+    (mean, square), (mean_of_nuts, square_of_nuts) = ([f"{np.median(of):.2g}" for of in c.values()] for c in columns)
+    lines = [
         f"Until the worst mean has 400 effective draws it takes {mean} of the gradients of nutpie and {mean_of_nuts} "
-        f"of those of Stan's NUTS; until the worst square has, {square} and {square_of_nuts} (medians)."
-    )
-    return [costs, *(f"{line} |" for line in (head, *lines, fewer)), said]
+        f"of those of Stan's NUTS; until the worst square has, {square} and {square_of_nuts} (medians).",
+        "| gradients over those of | nutpie, models of posteriordb | Stan's NUTS, Stan programs |",
+    ]
+    for cost, words in COSTS.items():
+        over = [column[cost] for column in columns]
+        cells = [f"**{np.median(of):.2g}**; {of.max():.2g}; {(of < 1).sum()} of {of.size}" for of in over]
+        lines.append(f"| until {words}: median; worst; fewer on | {' | '.join(cells)} |")
+    said = f"Of {len(judged)} runs {wrong} were wrong and trusted; of {right} right ones {not_trusted} were refused."
+    return [*lines, said]
 
 
 if __name__ == "__main__":
