@@ -19,7 +19,7 @@ COMMON = HERE / "common"
 COSTS = {
     "accelerator": "nine minutes a call, which goes on where the last one stopped; --small on a CPU",
     "backends": "a minute a model",
-    "claims": "nothing: it reads results",
+    "claim": "two minutes; --quick: half a minute",
     "cold_start": "minutes, --gradients half an hour; --quick: half a minute",
     "diffusion": "minutes; --quick: half a minute",
     "first_call": "half a minute a model; --beside: two minutes",
@@ -30,6 +30,7 @@ COSTS = {
     "many_chains": "minutes a table",
     "memory": "a quarter of an hour",
     "other_modes": "a quarter of an hour",
+    "readme": "nothing: it reads results",
     "sbc": "minutes a model, half a minute for each run of a fault",
     "scoreboard": "minutes a model and seed; --quick: two minutes of two cores",
     "scoreboard.check": "five minutes",

@@ -12,10 +12,10 @@ from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.diagnostics.convergence import Convergence, convergence
 from pmm_mcmc.diagnostics.parameters import Result, checked
 from pmm_mcmc.diagnostics.reading import WORDS, read
-from pmm_mcmc.diagnostics.statement import NOT_TRUSTED, Verdict
+from pmm_mcmc.diagnostics.statement import NOT_TRUSTED, TRUSTED, UNDECIDED, Verdict
 from pmm_mcmc.diagnostics.summary import summary, with_numbers
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
-from pmm_mcmc.diagnostics.verdict import judge
+from pmm_mcmc.diagnostics.verdict import COLUMNS, judge
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import density_at
 from pmm_mcmc.langevin.methods import METHODS
@@ -42,20 +42,21 @@ from pmm_mcmc.run.storage.checkpoint import decode, encode
 from pmm_mcmc.run.storage.folder import Folder, StoreError
 from pmm_mcmc.run.storage.store import differences
 from pmm_mcmc.steps.pymc_step import LangevinStep
+from pmm_mcmc.tempering.temper import temper
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION
 from pmm_mcmc.warmup.stein_identity import degrees_of_freedom, standard_error
 
 __all__ = [
-    "DRAWINGS", "DRAWS", "EQUILIBRATION", "METHODS", "NOT_TRUSTED", "SIGNATURE", "THRESHOLDS", "WORDS", "Child",
-    "ChildVariable", "Convergence", "FinishedRun", "Folder", "Gathered", "Groups", "LangevinStep", "Law",
-    "LogDensity", "MethodArguments", "Model", "Request", "Result", "ResultTree", "Sampling", "SamplingPlan",
-    "Seed", "Step", "StopRequest", "StoppingRule", "StoreError", "Structure", "Verdict", "as_pointer", "begun",
-    "check_count", "check_discrete", "check_free", "check_ndim", "checked", "checked_jax_children",
+    "COLUMNS", "DRAWINGS", "DRAWS", "EQUILIBRATION", "METHODS", "NOT_TRUSTED", "SIGNATURE", "THRESHOLDS", "TRUSTED",
+    "UNDECIDED", "WORDS", "Child", "ChildVariable", "Convergence", "FinishedRun", "Folder", "Gathered", "Groups",
+    "LangevinStep", "Law", "LogDensity", "MethodArguments", "Model", "Request", "Result", "ResultTree", "Sampling",
+    "SamplingPlan", "Seed", "Step", "StopRequest", "StoppingRule", "StoreError", "Structure", "Verdict", "as_pointer",
+    "begun", "check_count", "check_discrete", "check_free", "check_ndim", "checked", "checked_jax_children",
     "checked_values", "clock", "console", "convergence", "coords_and_dims", "cores", "count_of_draws", "decode",
     "degrees_of_freedom", "density_at", "differences", "encode", "flat_names", "fresh_seed", "in_blocks", "judge",
     "model_cache", "model_of", "model_starts", "noncentred_op", "one_step", "ordered_children", "python_function",
     "python_mode", "read", "sample", "spread_starts", "standard_error", "starts", "stop_on_signals", "summary",
-    "unconstraining_of", "verdict", "with_numbers", "write",
+    "temper", "unconstraining_of", "verdict", "with_numbers", "write",
 ]  # fmt: skip
 
 

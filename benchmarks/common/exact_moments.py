@@ -81,6 +81,11 @@ def bent_pairs(
     return Reference.of_moments(np.repeat(np.column_stack([straight, bent]), pairs, axis=1))
 
 
+def ring() -> Reference:
+    """Moments of a ring: E[cos^2] = 1/2 and E[cos^4] = 3/8, with a squared radius N(1, RING^2)."""
+    return Reference.of_moments(np.array([[0.0, 0.0], [0.5, 0.5], [3 / 8 * (1 + gallery.RING**2)] * 2]))
+
+
 def funnel(sd: float, others: int) -> Reference:
     """Moments of y ~ N(0, sd^2) and so many x ~ N(0, exp(y)), from E exp(k y) = exp(k^2 sd^2 / 2)."""
     neck = gaussian_moments(np.array([0.0]), np.array([sd**2]))
@@ -140,6 +145,8 @@ TARGETS: dict[str, Callable[[], Reference]] = {
     "mixture_unequal": partial(mixture, (0.7, 0.3), (-1.2, 2.8), 20),
     "double_well": double_well,
     "banana": partial(bent_pairs, gallery.PAIRS, 0.0, gallery.SD, gallery.bend, 1.0),
+    "rosenbrock": partial(bent_pairs, gallery.RIDGES, 1.0, 1.0, np.square, gallery.ROSENBROCK_NOISE),
+    "ring": ring,
     "funnel": partial(funnel, gallery.FUNNEL_SD, gallery.FUNNEL_OTHERS),
     "eight_schools": partial(eight_schools, False),
     "eight_schools_centred": partial(eight_schools, True),

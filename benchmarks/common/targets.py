@@ -42,7 +42,6 @@ __all__ = [
 ]
 
 PATH = Path(__file__).parent / "target_references.json"
-ROSENBROCK_NOISE = 0.1
 LATENT_LENGTH, VOLATILITY_LENGTH = 120, 500
 
 
@@ -171,29 +170,8 @@ def rotated_moments() -> Reference:
     return exact.gaussian(axes**2 @ variances)
 
 
-def rosenbrock() -> pm.Model:
-    """Eighteen pairs of a hybrid Rosenbrock density: the second follows the square of the first closely."""
-    with pm.Model() as model:
-        a = pm.Normal("a", 1.0, 1.0, shape=18)
-        pm.Normal("b", a**2, ROSENBROCK_NOISE**0.5, shape=18)
-    return model
-
-
-def rosenbrock_moments() -> Reference:
-    return exact.bent_pairs(18, 1.0, 1.0, np.square, ROSENBROCK_NOISE)
-
-
 def school_moments(centred: bool) -> Reference:
     return exact.of_gallery("eight_schools_centred" if centred else "eight_schools")
-
-
-def phi4() -> pm.Model:
-    """Scalar field on a periodic lattice near its critical point (Albergo, Kanwar and Shanahan, 2019)."""
-    with pm.Model() as model:
-        field = pm.Flat("field", shape=(8, 8))
-        bonds = sum(((field - pt.roll(field, 1, axis=axis)) ** 2).sum() for axis in range(2))
-        pm.Potential("log_density", -(bonds + (-4.0 * field**2 + 6.008 * field**4).sum()))
-    return model
 
 
 def linear_recurrence(inputs, coefficient, n):
@@ -269,8 +247,8 @@ TARGETS: dict[str, Target] = {
         from_gallery("eight_schools", "eight_schools", "non-centred"),
         from_gallery("mixture20", "mixture_unequal", "modes 4 sd apart"),
         from_gallery("banana", "banana", "5 curved pairs"),
-        Target("rosenbrock36", rosenbrock, "18 strongly curved pairs", rosenbrock_moments),
-        Target("phi4", phi4, "8x8 lattice field, not log-concave"),
+        from_gallery("rosenbrock36", "rosenbrock", "18 strongly curved pairs"),
+        Target("phi4", gallery.get("lattice").build, "8x8 lattice field, not log-concave"),
         Target("galaxies", galaxies, "four clusters, two of which overlap, d = 11"),
         Target("stochastic_volatility", stochastic_volatility, "500 latents by their innovations"),
         Target("latent_ar", latent_ar, "120 latents, scale centred", twin=partial(latent_ar, centred=False)),

@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from exact_moments import of_gallery
 from numpy.random import Generator
 from scipy.special import polygamma, psi
 from scoreboard.odd_exact import Powers, exact, modes, on_grid
 from scoreboard.truth import Truth, from_reference
-from targets import ROSENBROCK_NOISE, rosenbrock_moments
+
+from pmm_mcmc.workbench.targets.gallery import RING, ROSENBROCK_NOISE, draw_ring, draw_rosenbrock
 
 __all__ = ["DENSITIES"]
 
@@ -34,7 +36,7 @@ class Density(NamedTuple):
 
 
 MIDDLE: Powers = (0, 1, 3)  # a standard normal coordinate
-NOISE, EDGE, STEEP, RING, SMALL, SPIKE = 0.1, -0.5, 0.002, 0.1, 0.05, 0.08
+NOISE, EDGE, STEEP, SMALL, SPIKE = 0.1, -0.5, 0.002, 0.05, 0.08
 
 
 def density(d: int, log_density: Callable[[Any], Any], start: float = 0.0) -> pm.Model:
@@ -130,11 +132,6 @@ def ring() -> Exact:
     return model, exact(x=[(0, 1 / 2, 3 / 8 * (1 + RING**2))] * 2)
 
 
-def ring_draws(rng: Generator, n: int) -> np.ndarray:
-    radius, angle = np.sqrt(rng.normal(1, RING, n)), rng.uniform(0, 2 * np.pi, n)
-    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
-
-
 def steep_edge() -> Exact:
     """Three standard normal coordinates, the first behind a smooth edge .002 wide, by a grid of a fifth of that."""
     model = density(3, lambda x: -0.5 * (x**2).sum() - pt.softplus(-(x[0] - EDGE) / STEEP), 0.5)
@@ -157,12 +154,7 @@ def modes_draws(apart: float, sd: list[float], d: int, rng: Generator, n: int) -
 def rosenbrock() -> Exact:
     """The eighteen pairs of ``acceptance/rosenbrock36``, whose second is N(first^2, .1), by quadrature."""
     model = density(36, lambda x: -0.5 * ((x[:18] - 1) ** 2 + (x[18:] - x[:18] ** 2) ** 2 / ROSENBROCK_NOISE).sum())
-    return model, from_reference(lambda: model, rosenbrock_moments())
-
-
-def rosenbrock_draws(rng: Generator, n: int) -> np.ndarray:
-    a = rng.normal(1, 1, (n, 18))
-    return np.hstack([a, rng.normal(a**2, ROSENBROCK_NOISE**0.5)])
+    return model, from_reference(lambda: model, of_gallery("rosenbrock"))
 
 
 def regression_data() -> tuple[np.ndarray, np.ndarray]:
@@ -269,6 +261,6 @@ DENSITIES = {
     "spike": Density(partial(modes, [0.5, 0.5], 0.0, [1.0, SPIKE], 4), partial(modes_draws, 0.0, [1.0, SPIKE], 4)),
     "steep_edge": Density(steep_edge, edge_draws),
     "student_joint": Density(student, student_draws),
-    "ring": Density(ring, ring_draws),
-    "rosenbrock36": Density(rosenbrock, rosenbrock_draws),
+    "ring": Density(ring, draw_ring),
+    "rosenbrock36": Density(rosenbrock, draw_rosenbrock),
 }

@@ -1,21 +1,42 @@
-"""``pmm.workbench.compare``: several samplers on one posterior, with the same number of gradients each."""
+"""``pmm.workbench.compare``: several samplers on one posterior, with the same number of gradients each, over seeds."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import pymc as pm
 import xarray as xr
+from scipy.stats import ttest_ind
 
-from pmm_mcmc.api import LangevinStep, check_count, check_discrete, check_free
-from pmm_mcmc.workbench.reference import COLUMNS, FEWEST, PEERS, model_labels, name_of, row, run, truth_for
+from pmm_mcmc._version import __version__
+from pmm_mcmc.api import (
+    NOT_TRUSTED,
+    TRUSTED,
+    UNDECIDED,
+    Verdict,
+    check_count,
+    check_discrete,
+    check_free,
+    clock,
+    console,
+    verdict,
+    write,
+)
+from pmm_mcmc.workbench import figures
+from pmm_mcmc.workbench.entrants import FEWEST, NAMES, Run, Sampler, named, run
+from pmm_mcmc.workbench.measures import MEASURES, Arrays, beyond_noise, measured, score_of
+from pmm_mcmc.workbench.reference import Truth, model_labels, truth_of_draws, truth_of_target, unconstrained_draws
 from pmm_mcmc.workbench.targets import Target, get
 
 if TYPE_CHECKING:
@@ -26,46 +47,87 @@ __all__ = ["Comparison", "compare"]
 _log = logging.getLogger("pmm_mcmc")
 
 _DASH = "\N{EM DASH}"
-_NOTE = "* more than noise alone. Errors are in posterior sd; .columns has the meanings."
+_NOTE = (
+    "Verdicts: runs trusted/undecided/not. Means over seeds with their standard errors; errors in posterior sd. "
+    "* all chains together are off by more than noise. + more than the budget, for a warm-up. .columns explains."
+)
+_TABLES = {
+    "Cost": {"warm_up": "warm-up", "gradients": "in all", "per_mean": "for a mean", "per_square": "for a square"},
+    "Error": {"mean_error": "mean", "sd_error": "sd", "tail_error": "5/95 %", "mode_error": "modes"},
+    "Law": {"sliced_w2": "sliced W2", "stein": "Stein", "coverage": "covered", "r_hat": "r_hat"},
+}
+# What conclusions are about, and the words for the best.
+_CONCLUSIONS = {
+    "mean_error": "Least error of the means",
+    "sd_error": "Least error of the sd",
+    "mode_error": "Least error of the modes' weights",
+    "per_mean": "Fewest gradients after warm-up for an effective draw of a mean",
+    "per_square": "Fewest gradients after warm-up for an effective draw of a square",
+}
+# Of a conclusion, over all samplers that are compared with the best.
+_ALARMS = 0.01
+# Chains that disagree by more have no effective draws to be paid for.
+STUCK = 1.1
+# Between the seed of a reference and those of the runs.
+_APART = 10**6
+# Budget of a reference run, in budgets of a sampler.
+_LONGER = 5
 
 
 def compare(
     model_or_target: str | Target | pm.Model,
-    samplers: Sequence[str | LangevinStep] | Mapping[str, str | LangevinStep],
+    samplers: Sequence[Sampler] | Mapping[str, Sampler],
     *,
     n_grad: int = 200_000,
+    seeds: int = 5,
     reference: xr.DataTree | str | None = None,
-    chains: int = 8,
+    mode: Callable[[np.ndarray], np.ndarray] | None = None,
+    chains: int = 4,
     random_seed: int = 1,
+    folder: str | os.PathLike[str] | None = None,
+    progressbar: bool = True,
 ) -> Comparison:
-    """Compare samplers on one posterior, with the same number of gradients each.
+    """Compare samplers on one posterior, with the same number of gradients each, over several seeds.
 
     Every sampler runs its own warm-up and then draws until all of its chains together have spent ``n_grad`` gradients,
-    warm-up included.  Everything is measured on the unconstrained scale.
+    warm-up included; where the warm-up leaves less than half of them, draws get that half all the same, and the table
+    says so.  Everything is measured on the unconstrained scale.
 
     Parameters
     ----------
     model_or_target
         A PyMC model, a target of ``pmm_mcmc.workbench.targets``, or the name of one.
     samplers
-        "default" for ``pmm.sample()`` as it is; steps such as ``pmm.PoissonULMC(K=16)`` with any arguments, created
-        outside any model; "nuts" for PyMC's own NUTS; "nutpie" if it is installed.  A dict gives them other names.
+        "default" for ``pmm.sample()`` as it is; steps such as ``pmm.MALA()`` or ``pmm.ULMC(step_size=.1)``, created
+        outside any model; ``pmm.temper``; "nuts" for PyMC's own NUTS, or ``pm.NUTS(...)`` of the model; "nutpie" if it
+        is installed; a function ``(model, seed, n_grad)`` that returns a DataTree; or a DataTree of draws that somebody
+        else made, which is one run.  A dict gives them other names.
     n_grad
-        Gradients of each sampler, over all chains, warm-up included.
+        Gradients of each run, over all chains, warm-up included.
+    seeds
+        Number of runs of each sampler, with the seeds ``random_seed``, ``random_seed + 1``, ....
     reference
-        The reference.  None: the target's own moments or, for a model, a run of NUTS of five times the budget; if it is
+        The reference.  None: the target's own answer or, for a model, a run of NUTS of five times the budget; if it is
         not trusted, one of ``pmm.sample``; if neither is, there is none and no errors are told.  "nuts": such a run in
         any case.  A result of ``pm.sample`` or ``pmm.sample``: its draws, if they are not refused by their verdict.
+    mode
+        Function that returns the number of the mode, from 0, of unconstrained points ``(chain, draw, d)``; of targets
+        that have modes their own.
     chains
-        Number of chains of each sampler, at least 2.
+        Number of chains of each run, at least 2; ``pmm.temper`` has its own.
     random_seed
         A non-negative integer.
+    folder
+        Folder in which each finished run is kept, so that a comparison that was interrupted goes on, and one with more
+        seeds or samplers runs only these.
+    progressbar
+        Show a line of progress.
 
     Returns
     -------
     Comparison
-        The table and a figure.  A sampler that fails, or whose warm-up the budget does not cover, is a row of the table
-        with only the reason, not an exception.
+        The table, conclusions and a figure.  A sampler that fails is a row of the table with only the reason, not an
+        exception.
 
     Raises
     ------
@@ -77,8 +139,9 @@ def compare(
     Notes
     -----
     Gradients are counted as follows.  Samplers of this package: every evaluation, including those of tuning and of
-    probes.  NUTS: leapfrog steps.  The warm-up is at most 1,000 transitions, or iterations of NUTS.  A run whose draws
-    would take more than about 100 megabytes ends before its budget.
+    probes.  NUTS: leapfrog steps.  Other results: the statistic ``n_steps`` or ``n_grad``, and otherwise no cost is
+    told.  The warm-up is at most 1,000 transitions, or iterations of NUTS.  A run whose draws would take more than
+    about 100 megabytes ends before its budget.
 
     Examples
     --------
@@ -88,30 +151,50 @@ def compare(
     ...     x = pm.Normal("x", shape=2)
     >>> with model:
     ...     known = pm.sample(500, chains=2, cores=1, progressbar=False, random_seed=1)
-    >>> report = compare(model, ["default", pmm.ULMC()], n_grad=20_000, chains=4, reference=known)
+    >>> options = {"n_grad": 20_000, "seeds": 2, "reference": known, "progressbar": False}
+    >>> report = compare(model, ["default", pmm.ULMC()], **options)
     >>> list(report.table.index)
     ['pmm.sample', 'ULMC']
     """
-    least = {"chains": 2, "n_grad": 2 * FEWEST, "random_seed": 0}
-    for name, value in (("chains", chains), ("n_grad", n_grad), ("random_seed", random_seed)):
+    least = {"chains": 2, "n_grad": 2 * FEWEST, "random_seed": 0, "seeds": 1}
+    for name, value in (("chains", chains), ("n_grad", n_grad), ("random_seed", random_seed), ("seeds", seeds)):
         check_count(name, value, least[name])
     target, model, title = _posterior(model_or_target)
-    named = _named(samplers, model)
+    entrants = named(samplers, model)
+    score = score_of(model)
+    cache = _Cache(folder, _mark_of(model, score))
+    truth, source = _truth_for(target, model, reference, n_grad, chains, random_seed, cache)
     labels = model_labels(model)
-    truth, source = truth_for(target, model, reference, n_grad, chains, random_seed)
     if truth is not None and truth.mean.size != len(labels):
         raise ValueError(f"reference: has {truth.mean.size} coordinates, the model {len(labels)}")
-    rows = {}
-    for name, sampler in named.items():
-        try:
-            rows[name] = row(run(sampler, model, n_grad, chains, random_seed), truth, labels)
-        except Exception as error:
-            # A failure of one sampler does not end the others.
-            _log.warning("%s failed: %s", name, error)
-            reason = str(error) if isinstance(error, ValueError | ImportError) else f"{type(error).__name__}: {error}"
-            rows[name] = {"trusted": None, "says": reason}
-    table = pd.DataFrame.from_dict(rows, orient="index").reindex(columns=list(COLUMNS))
-    return Comparison(title, source, table)
+    weights = None
+    if target is not None and mode is None:
+        mode = target.mode
+        weights = np.array(target.mode_weights) if target.mode_weights else None
+    if mode is not None and weights is None and truth is not None and truth.draws is not None:
+        modes = np.asarray(mode(truth.draws)).astype(int)
+        weights = np.bincount(modes) / len(modes)
+    runs: dict[str, list[Arrays]] = {name: [] for name in entrants}
+    failures: dict[str, str] = {}
+    screen = console() if progressbar else None
+    began = time.monotonic()
+    for name, sampler in entrants.items():
+        for seed in range(random_seed, random_seed + (1 if isinstance(sampler, xr.DataTree) else seeds)):
+            if screen is not None:
+                write(screen, f"{title}: {name}, seed {seed}, after {clock(time.monotonic() - began)}")
+            try:
+                drawn = cache.run(name, sampler, model, n_grad, chains, seed)
+                runs[name].append(measured(drawn, truth, mode, weights, score))
+            except Exception as error:
+                # A failure of one sampler does not end the others.
+                _log.warning("%s failed with seed %d: %s", name, seed, error)
+                plain = isinstance(error, ValueError | ImportError)
+                failures.setdefault(name, f"seed {seed}: {'' if plain else f'{type(error).__name__}: '}{error}")
+                if not runs[name]:
+                    break
+    if screen is not None:
+        write(screen, f"{title}: {len(entrants)} samplers in {clock(time.monotonic() - began)}", last=True)
+    return Comparison(title, source, _table(runs, failures, truth, labels), n_grad, runs, truth, labels, weights)
 
 
 def _posterior(model_or_target: str | Target | pm.Model) -> tuple[Target | None, pm.Model, str]:
@@ -133,40 +216,111 @@ def _posterior(model_or_target: str | Target | pm.Model) -> tuple[Target | None,
     return target, model, title
 
 
-def _named(
-    samplers: Sequence[str | LangevinStep] | Mapping[str, str | LangevinStep], model: pm.Model
-) -> dict[str, str | LangevinStep]:
-    """Check the samplers, and name them."""
-    if isinstance(samplers, str) or not isinstance(samplers, Sequence | Mapping):
-        raise TypeError(f"samplers={samplers!r}: must be a list, such as [pmm.PoissonULMC(), 'nuts'], or a dict")
-    if not samplers:
-        raise ValueError("samplers: is empty; name at least one")
-    pairs = list(samplers.items()) if isinstance(samplers, Mapping) else [(None, sampler) for sampler in samplers]
-    named: dict[str, Any] = {}
-    for label, sampler in pairs:
-        if isinstance(sampler, str):
-            if sampler not in PEERS:
-                raise ValueError(f"samplers: {sampler!r} is unknown; the ones with a name are {', '.join(PEERS)}")
-            name = PEERS[sampler]
-        elif not isinstance(sampler, LangevinStep):
-            raise TypeError(
-                f"samplers: {sampler!r} is none; take 'default', steps such as pmm.PoissonULMC() (with brackets), "
-                "'nuts' or 'nutpie'"
-            )
-        else:
-            name = name_of(sampler)
-            if sampler.model is not None and sampler.model is not model:
-                raise ValueError(f"samplers: {name} was made for another model; make it outside any")
-        name = name if label is None else str(label)
-        if name in named:
-            raise ValueError(f"samplers: {name} is there twice; leave one out, or give names with a dict")
-        named[name] = sampler
-    return named
+class _Cache:
+    """Runs in a folder, a file each, under a key of what they depend on, but for the code of functions."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None, mark: np.ndarray):
+        self._folder = None if folder is None else Path(folder)
+        self._mark = mark
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+
+    def run(self, name: str, sampler: Sampler, model: pm.Model, n_grad: int, chains: int, seed: int) -> Run:
+        """Return the run that is kept, or run the sampler."""
+        if self._folder is None or isinstance(sampler, xr.DataTree):
+            return run(sampler, model, n_grad, chains, seed)
+        setting = getattr(sampler, "arguments", None)
+        key = repr((name, setting, n_grad, chains, seed, __version__, self._mark.tobytes()))
+        path = self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
+        if path.exists():
+            with np.load(path) as file:
+                judgement = Verdict(str(file["state"]), str(file["says"]), ())
+                return Run(file["position"], float(file["warm_up"]), file["gradients"], judgement)
+        made = run(sampler, model, n_grad, chains, seed)
+        arrays: dict[str, Any] = made._asdict()
+        judgement = arrays.pop("verdict")
+        draft = path.with_suffix(f".{os.getpid()}.npz")
+        np.savez(draft, state=judgement.state, says=judgement.sentence, **arrays)
+        draft.replace(path)
+        return made
+
+
+def _mark_of(model: pm.Model, score: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Return numbers that tell models and data apart: an initial point, and a gradient beside it."""
+    point = model.initial_point(0)
+    start = np.concatenate([np.ravel(point[value.name]) for value in model.continuous_value_vars])[None].astype(float)
+    return np.concatenate([start, score(start + 0.1)])
+
+
+def _truth_for(
+    target: Target | None,
+    model: pm.Model,
+    reference: xr.DataTree | str | None,
+    n_grad: int,
+    chains: int,
+    seed: int,
+    cache: _Cache,
+) -> tuple[Truth | None, str]:
+    """Return the reference, or None if nothing can be trusted to be one, and a sentence about it."""
+    if reference is None and target is not None:
+        return truth_of_target(target), target.reference.source
+    if reference is None or (isinstance(reference, str) and reference == "nuts"):
+        refused = ""
+        for sampler in ("nuts", "default"):
+            try:
+                # A seed that no run of the comparison has.
+                long = cache.run("reference", sampler, model, _LONGER * n_grad, chains, seed + _APART)
+            except Exception as error:  # the other may not fail
+                refused += f" {NAMES[sampler]} is none: {error}."
+                continue
+            if long.verdict.trusted:
+                source = f"A run of {NAMES[sampler]} of {_LONGER} times the budget: {_size(long.position)}."
+                return truth_of_draws(long.position), source + refused
+            refused += f" {NAMES[sampler]} is none: {long.verdict.sentence}"
+        return None, f"None, so that no errors are known.{refused}"
+    if isinstance(reference, str) or "posterior" not in getattr(reference, "children", ()):
+        raise TypeError(
+            f"reference={reference!r}: must be 'nuts' for a long run, a result of pm.sample or pmm.sample, or None"
+        )
+    judgement = verdict(reference)
+    if judgement.state == NOT_TRUSTED:
+        return None, f"None, for the draws that were given are not to be trusted. {judgement.sentence}"
+    position = unconstrained_draws(reference, model)
+    return truth_of_draws(position), f"The draws that were given: {_size(position)}."
+
+
+def _size(position: np.ndarray) -> str:
+    return f"{position.shape[1]:,} draws of each of {position.shape[0]} chains"
+
+
+def _table(
+    runs: dict[str, list[Arrays]], failures: dict[str, str], truth: Truth | None, labels: list[str]
+) -> pd.DataFrame:
+    """Return the table of :class:`Comparison`."""
+    rows: dict[str, dict[str, Any]] = {}
+    for name, arrays in runs.items():
+        row: dict[str, Any] = {}
+        states = [str(each["state"]) for each in arrays]
+        if arrays:
+            row = {state.replace(" ", "_"): states.count(state) for state in (TRUSTED, UNDECIDED, NOT_TRUSTED)}
+        stuck = any(float(each["r_hat"]) > STUCK for each in arrays)
+        for measure in MEASURES:
+            values = np.array([float(each[measure]) for each in arrays])
+            if len(values) and not (stuck and measure.startswith("per_")):
+                row[measure] = values.mean()
+                row[f"{measure}_se"] = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
+        if arrays and truth is not None and not stuck:
+            for kind, (beyond, worst, size) in beyond_noise(arrays, truth).items():
+                row |= {f"{kind}_beyond": beyond, f"{kind}_at": labels[worst], f"{kind}_off": size}
+        texts = [str(each["says"]) for each in arrays if str(each["state"]) != TRUSTED]
+        row["says"] = " ".join([*([failures[name]] if name in failures else []), *dict.fromkeys(texts[:1])])
+        rows[name] = row
+    return pd.DataFrame.from_dict(rows, orient="index").reindex(columns=list(Comparison.columns))
 
 
 @dataclass(repr=False)
 class Comparison:
-    """A comparison of samplers: a table and a figure.
+    """A comparison of samplers: a table, conclusions, and a figure.
 
     Attributes
     ----------
@@ -175,7 +329,13 @@ class Comparison:
     reference : str
         A sentence about the reference.
     table : pandas.DataFrame
-        A row for each sampler, including those that failed.
+        A row for each sampler, including those that failed: the mean over seeds of each measure, and in ``..._se`` its
+        standard error over seeds.  Where chains of a run disagree (``r_hat`` above 1.1) there are
+        neither costs nor what is said of noise.
+    n_grad : int
+        The budget of each run.
+    runs : dict
+        The measures of each run, a list for each sampler, with what figures are drawn from.
     columns : dict
         Meaning of each column of the table.
     """
@@ -183,39 +343,115 @@ class Comparison:
     title: str
     reference: str
     table: pd.DataFrame
-    columns: ClassVar[dict[str, str]] = COLUMNS
+    n_grad: int
+    runs: dict[str, list[Arrays]]
+    truth: Truth | None = field(repr=False)
+    labels: list[str]
+    mode_weights: np.ndarray | None
+    columns: ClassVar[dict[str, str]] = {
+        "trusted": "Number of runs that pmm.verdict trusts, without the reference.",
+        "undecided": "Number of runs of which it found nothing wrong, but cannot show it.",
+        "not_trusted": "Number of runs that it refuses.",
+        **{
+            column: text
+            for name, meaning in MEASURES.items()
+            for column, text in ((name, meaning), (f"{name}_se", f"Standard error over seeds of {name}."))
+        },
+        **{
+            f"{kind}{ending}": text.format(what)
+            for kind, what in (("mean", "mean"), ("sd", "standard deviation"))
+            for ending, text in (
+                ("_beyond", "Whether the {} of all chains of all seeds is off by more than noise, at a level of 5 %."),
+                ("_at", "The parameter whose {} is off most, in its standard errors."),
+                ("_off", "By how much, with its sign, in posterior standard deviations."),
+            )
+        },
+        "says": "The failure, and what pmm.verdict says of the first run that it does not trust.",
+    }
 
-    def _lines(self) -> tuple[pd.DataFrame, list[str]]:
-        """Return the main columns of the table as text, and lines on the samplers that failed."""
-        lines = []
-        for _, line in self.table.iterrows():
-            texts = {"trusted": {True: "yes", False: "no"}.get(line["trusted"], _DASH)}
-            for name, heading, form in (("gradients", "gradients", ",.0f"), ("per_draw", "for a draw", ",.3g")):
-                texts[heading] = _DASH if pd.isna(line[name]) else format(line[name], form)
-            for name, heading in (("mean", "error of mean"), ("sd", "of sd")):
-                error = line[f"{name}_error"]
-                star = "*" if error > line[f"{name}_noise"] else " "
-                texts[heading] = f"{_DASH} " if pd.isna(error) else f"{error:.3f}{star}"
-            lines.append(texts)
-        failed = [f"{name}: {line['says']}" for name, line in self.table.iterrows() if pd.isna(line["gradients"])]
-        return pd.DataFrame(lines, index=pd.Index(_short_names(self.table))), failed
+    @property
+    def conclusions(self) -> list[str]:
+        """What the seeds carry: for each measure the best sampler, those not told apart from it, and those behind it.
+
+        A sampler is behind the best if a t test of the logarithms over seeds has a p value below .01 over the number of
+        samplers compared.
+        """
+        return [line for measure, best in _CONCLUSIONS.items() if (line := self._conclusion(measure, best))]
+
+    def _conclusion(self, measure: str, best: str) -> str:
+        with np.errstate(divide="ignore"):
+            logs = {
+                name: np.log([float(each[measure]) for each in self.runs[name]])
+                for name in self.table.index[self.table[measure].notna()]
+            }
+        logs = {name: values for name, values in logs.items() if len(values) > 1 and np.isfinite(values).all()}
+        if len(logs) < 2:
+            return ""
+        order = sorted(logs, key=lambda name: logs[name].mean())
+        p = {name: float(ttest_ind(logs[order[0]], logs[name], equal_var=False).pvalue) for name in order[1:]}
+        behind = [name for name in order[1:] if p[name] < _ALARMS / len(p)]
+        level = [name for name in order[1:] if name not in behind]
+        text = f"{best}: {order[0]}"
+        text += f"; not told apart from it: {', '.join(level)}" if level else ""
+        return text + (f"; behind it: {', '.join(behind)}." if behind else ".")
+
+    def _tables(self) -> dict[str, pd.DataFrame]:
+        """Return the main columns of the table as text, in parts."""
+        names = figures.short_names(self.table)
+        parts = {}
+        for title, columns in _TABLES.items():
+            lines = []
+            for _, row in self.table.iterrows():
+                counts = [row["trusted"], row["undecided"], row["not_trusted"]]
+                line = {}
+                if title == "Cost":
+                    line["verdict"] = _DASH if pd.isna(row["trusted"]) else "/".join(f"{count:.0f}" for count in counts)
+                for measure, heading in columns.items():
+                    star = row.get(f"{measure.removesuffix('_error')}_beyond") is True
+                    above = measure == "gradients" and row[measure] > 1.001 * self.n_grad
+                    decimals = 3 if measure == "r_hat" else None
+                    text = _with_error(row[measure], row[f"{measure}_se"], decimals)
+                    line[heading] = text + ("*" if star else "+" * above)
+                lines.append(line)
+            parts[title] = pd.DataFrame(lines, index=pd.Index(names, name=title))
+        return parts
+
+    def _notes(self) -> list[str]:
+        """Return lines below the tables: the legend, what failed or is stuck, and the conclusions."""
+        stuck = [name for name, r_hat in self._largest_r_hat().items() if r_hat > STUCK]
+        lines = [_NOTE]
+        lines += (
+            [f"No cost and no star where chains disagree (r_hat above {STUCK}): {', '.join(stuck)}."] if stuck else []
+        )
+        lines += [f"{name}: {text.split('. ')[0]}." for name, text in self.table["says"].items() if text]
+        return [*lines, *self.conclusions]
+
+    def _largest_r_hat(self) -> dict[str, float]:
+        return {name: max(float(each["r_hat"]) for each in arrays) for name, arrays in self.runs.items() if arrays}
 
     def _repr_html_(self) -> str:
-        table, failed = self._lines()
-        above = [f"<b>{escape(self.title)}</b>", f"Reference: {escape(self.reference)}"]
-        below = [escape(line) for line in (_NOTE, *failed)]
-        return f"<p>{'<br>'.join(above)}</p>{table.to_html(border=0)}<p>{'<br>'.join(below)}</p>"
+        parts = "".join(table.to_html(border=0) for table in self._tables().values())
+        below = "<br>".join(escape(line) for line in self._notes())
+        head = f"<b>{escape(self.title)}</b><br>Reference: {escape(self.reference)}"
+        return f"<p>{head}</p>{parts}<p>{below}</p>"
 
     def __repr__(self) -> str:
-        """Return the title, the reference and the main columns of the table, 80 characters wide."""
-        table, failed = self._lines()
-        lines = [self.title, f"Reference: {self.reference}", "", table.to_string(), "", _NOTE, *failed]
+        """Return the title, the reference, the main columns of the table and conclusions, 80 characters wide."""
+        lines = [self.title, f"Reference: {self.reference}"]
+        for title, table in self._tables().items():
+            lines += ["", table.rename_axis(columns=title).rename_axis(index=None).to_string()]
+        lines += ["", *self._notes()]
         return "\n".join(line if "\n" in line else textwrap.fill(line, 79, subsequent_indent="  ") for line in lines)
 
-    def figure(self) -> Figure:
-        """Draw the errors, each with what noise alone stays below, and the gradients for an effective draw.
+    def figure(self, theme: str = "light") -> Figure:
+        """Draw error and ``r_hat`` against gradients, weights of modes, and the marginal of the worst parameter.
 
         It becomes pyplot's current figure, for ``plt.savefig("figure.pdf")``.
+
+        Parameters
+        ----------
+        theme
+            "light" or "dark".
 
         Returns
         -------
@@ -224,36 +460,23 @@ class Comparison:
         Raises
         ------
         ValueError
-            If no sampler ran.
+            If no sampler ran, or there is no such theme.
         ImportError
             If matplotlib is not installed.
         """
-        table = self.table[self.table["gradients"].notna()]
-        if not len(table):
+        runs = {name: arrays for name, arrays in self.runs.items() if arrays}
+        if not runs:
             raise ValueError("no sampler ran, so that there is nothing to draw: the column 'says' has the reasons")
-        from matplotlib import pyplot as plt
-
-        height = np.arange(len(table))
-        style: Any = {"font.size": 8.0, "axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False}
-        with plt.ioff(), plt.rc_context(style):
-            # Inches; 7 are the text width of most journals.
-            figure = plt.figure(figsize=(7.0, 1.2 + 0.3 * len(table)), layout="constrained")
-            errors, costs = figure.subplots(1, 2, width_ratios=[1.6, 1.0], sharey=True)
-            for what, offset, marker, colour in (("mean", -0.15, "o", "#0072B2"), ("sd", 0.15, "s", "#D55E00")):
-                size, noise = (table[f"{what}_{kind}"].astype(float).to_numpy() for kind in ("error", "noise"))
-                errors.barh(height + offset, noise, 0.2, color="0.85")
-                errors.plot(size, height + offset, marker, ms=4.5, color=colour, label=what)
-            errors.barh([0], [0], color="0.85", label="noise")
-            errors.set_yticks(height, _short_names(table))
-            errors.set(xlim=(0.0, None), ylim=(len(table) - 0.5, -0.5), xlabel="largest error (posterior sd)")
-            errors.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderpad=0.0)
-            costs.barh(height, table["per_draw"].astype(float), 0.5, color="0.5")
-            costs.tick_params(left=False, labelleft=False)
-            costs.set_xlabel("gradients for an effective draw")
-        return figure
+        if theme not in figures.THEMES:
+            raise ValueError(f"theme={theme!r}: must be 'light' or 'dark'")
+        return figures.draw(runs, self.truth, self.labels, self.mode_weights, theme)
 
 
-def _short_names(table: pd.DataFrame) -> list[str]:
-    """Return the names of the rows, of at most 28 characters."""
-    names = [str(name) for name in table.index]
-    return [name if len(name) <= 28 else f"{name[:27]}\N{HORIZONTAL ELLIPSIS}" for name in names]
+def _with_error(value: float, error: float, decimals: int | None = None) -> str:
+    """Return a number with two digits, and its standard error with as many decimals."""
+    if pd.isna(value):
+        return _DASH
+    if decimals is None:
+        decimals = int(np.clip(1 - np.floor(np.log10(abs(value))), 0, 4)) if value else 2
+    texts = [f"{number:,.{decimals}f}" for number in (value, error) if not pd.isna(number)]
+    return "\N{PLUS-MINUS SIGN}".join(text.removeprefix("0") if "." in text else text for text in texts)

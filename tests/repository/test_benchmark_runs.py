@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 # Arguments, and what a line of the output begins with: runs that need no other sampler and take seconds.
 SMALLEST = {
+    "claim": ((), "K = 256"),
     "gate": ((), "  density/ring"),
     "hierarchies": ((), "      1 auto "),
     "versus": (("--models", "poisson_glm", "--samplers", "recycled"), "  recycled    "),

@@ -75,7 +75,7 @@ def test_code_blocks_print_what_the_page_shows(page, quiet):
 
 def test_what_the_first_pages_claim_is_what_the_command_prints():
     """Of other pages Sphinx follows the links; of README nobody does."""
-    command = [sys.executable, "-m", "benchmarks", "claims"]
+    command = [sys.executable, "-m", "benchmarks", "readme"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     texts = [" ".join(page.read_text(encoding="utf-8").split()) for page in (README, ROOT / "docs" / "index.md")]
     assert len(said) == 5 and all(line in texts[0] for line in said) and said[0] in texts[1], "\n".join(said)

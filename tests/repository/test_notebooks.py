@@ -1,4 +1,7 @@
-"""Notebooks run in the quick setting, and show as many figures as are kept of their full run.
+"""Notebooks: they run in the quick setting, and say what their full run printed.
+
+What a conclusion quotes, in lines that begin with ``>``, stands in the kept outputs.  Cells with the tag ``claim``
+print the same in the quick setting as in full.
 
 Cells are run as plain Python in one namespace, with warnings as errors; no kernel is needed for it.  ``make notebooks``
 runs them in full and keeps their outputs.  Nothing here is statistical.
@@ -42,6 +45,13 @@ def images(path):
     ]
 
 
+def words(path):
+    """All text that outputs show."""
+    shown = [output.get("text", "") for output in outputs(path)]
+    shown += [text for output in outputs(path) for kind, text in output.get("data", {}).items() if kind[:4] == "text"]
+    return "\n".join("".join(text) for text in shown)
+
+
 def displayed(code, name, namespace):
     """Run a cell; return what a notebook would show of its last line, if that is a figure."""
     tree = ast.parse(code, name)
@@ -61,9 +71,22 @@ def test_it_runs_in_the_quick_setting(path, monkeypatch, capsys, caplog):
     shown = []
     monkeypatch.setattr(plt, "show", lambda: shown.append(plt.gcf()))
     namespace = {"__name__": "notebook"}
+    capsys.readouterr()
     with caplog.at_level(logging.WARNING), matplotlib.rc_context():
         for number, cell in enumerate(cells(path, "code")):
             shown += displayed(source(cell), f"{path.name}, code cell {number}", namespace)
+            printed = capsys.readouterr().out
+            if "claim" in cell["metadata"].get("tags", []):
+                assert printed and printed == "".join("".join(o.get("text", "")) for o in cell["outputs"]), number
     plt.close("all")
     assert len(shown) == len(images(path)), "figures shown now, and kept with the notebook"
     assert set(EXAMPLES.iterdir()) == before, "files left behind"
+
+
+@every_notebook
+def test_what_it_quotes_is_printed(path):
+    printed = " ".join(words(path).split())
+    texts = [line for cell in cells(path, "markdown") for line in source(cell).split("\n\n") if line.startswith("> ")]
+    quotes = [" ".join(text.replace("\n> ", "\n").removeprefix("> ").split()) for text in texts]
+    assert [quote for quote in quotes if quote not in printed] == []
+    assert quotes or path.stem not in {"comparing", "not_log_concave"}

@@ -52,7 +52,7 @@ def read(dt: xr.DataTree, path: Path) -> bool:
     found = pmm.verdict(dt)
     reveal_type(found.trusted)  # bool
     reveal_type(found.sentence)  # str
-    reveal_type(workbench.report(dt, path))  # Path
+    reveal_type(workbench.report(dt, path, model=density()))  # Path
     reveal_type(pmm.__version__)  # str
     return found.trusted
 
@@ -61,7 +61,7 @@ def compared(dt: xr.DataTree) -> workbench.Comparison:
     try:
         target = workbench.targets.get("banana")
         reveal_type(target.ndim)  # int
-        return workbench.compare(target, [pmm.PoissonULMC()], reference=dt)
+        return workbench.compare(target, [pmm.PoissonULMC(), pmm.temper, dt, "nuts"], seeds=3, reference=dt)
     except pmm.StoreError:
         raise
 

@@ -21,7 +21,7 @@ from pytensor.graph.replace import vectorize_graph
 from scipy.special import logsumexp
 
 from pmm_mcmc.workbench import targets
-from pmm_mcmc.workbench.comparison import model_labels
+from pmm_mcmc.workbench.reference import model_labels
 from pmm_mcmc.workbench.targets import Reference, gallery
 
 PAGE = Path(__file__).parents[2] / "docs" / "workbench.md"
@@ -47,7 +47,7 @@ def test_model_and_reference_belong_together(name):
     assert target.name == name and target.ndim == len(model_labels(model)) == target.reference.mean.size
     assert model.continuous_value_vars == model.value_vars
     assert target.reference is target.reference and np.all(target.reference.sd > 0)
-    assert target.reference.exact == (target.reference.error is None) == (name != "galaxies")
+    assert target.reference.exact == (target.reference.error is None) == (name not in {"galaxies", "lattice"})
     assert target.note.endswith(".") and len(target.note.split()) >= 20
 
 
@@ -71,7 +71,14 @@ def from_a_wide_gaussian(rng, n, width):
     return x, -0.5 * (x[:, 0] / width) ** 2 - 0.5 * (x[:, 1:] ** 2).sum(axis=1)
 
 
+def from_a_ring(rng, n):
+    q = rng.normal(1, 0.15, n)
+    angle = rng.uniform(0, 2 * np.pi, n)
+    return np.sqrt(q)[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1), -0.5 * ((q - 1) / 0.15) ** 2
+
+
 PROPOSALS = {
+    "ring": from_a_ring,
     "double_well": from_wells,
     "mixture_4sd": lambda rng, n: from_a_wide_gaussian(rng, n, 2.5),
     "mixture_7sd": lambda rng, n: from_a_wide_gaussian(rng, n, 4.0),

@@ -9,17 +9,21 @@ import struct
 import warnings
 from html.parser import HTMLParser
 
+import arviz as az
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 import results
 import xarray as xr
 from matplotlib import pyplot as plt
 
 import pmm_mcmc as pmm
-from pmm_mcmc.workbench.page import html_of
+from pmm_mcmc.workbench.page import _worst, html_of
 
 VOID = {"meta", "img"}
+PICTURES = {"trace", "rank", "ess", "autocorr", "pair"}
+BS = ["b[0]", "b[1]", "b[2]"]
 # Names that would do harm where they are not escaped, or break what draws them.
 NASTY = [
     "<script>window.harmed = 1</script>", "\"><img src=x onerror='window.harmed = 1'>", "</style></title><b>&amp;",
@@ -122,15 +126,45 @@ def test_the_verdict_stands_on_top_in_its_own_words(page):
 def test_the_table_is_the_summary(page):
     summary = pmm.summary(good())
     header, *rows = page.tables()["Estimates"]
-    assert header == ["", *summary.columns]
-    assert rows == [line.split() for line in summary.to_string().splitlines()[1:]]
+    assert header == ["", *summary.columns, "ess_tail", "mcse_q5", "mcse_q95", "ess_per_grad"]
+    assert [row[:-4] for row in rows] == [line.split() for line in summary.to_string().splitlines()[1:]]
+    draws = good()["posterior"]["a"].values
+    assert float(rows[0][-4]) == pytest.approx(az.ess(draws, method="tail", prob=(0.05, 0.95)), rel=1e-6)
+    assert float(rows[0][-3]) == pytest.approx(az.mcse(draws, method="quantile", prob=0.05), rel=0.05)
+    assert float(rows[0][-1]) == pytest.approx(summary.loc["a", "ess_bulk"] / (4 * 2900), rel=0.05)
+
+
+def test_reasons_stand_with_their_remedies_and_plain_means_beside_corrected_ones():
+    dt = good()
+    dt["posterior"]["b"].values[0] += 1.0
+    tables = Parsed(html_of(dt)).tables()
+    reasons = pmm.verdict(dt).reasons
+    assert [row for row in tables["Reasons"][1:]] == [[r.code, " ".join(str(r).split()), r.remedy] for r in reasons]
+    dt["posterior"].attrs |= {"adjusted": 0, "random_seed": 7, "sampler": "ULMC", "arguments": '{"K": 16}'}
+    tables = Parsed(html_of(dt)).tables()
+    header, *rows = tables["Plain and corrected means of unadjusted draws"]
+    assert header == ["", "mean", "mean_cv", "bias", "bias_se"] and [row[0] for row in rows] == ["a", *BS]
+    made = {row[0]: row[-1] for row in tables["How it was made"][1:]}
+    assert made["seed"] == "7" and made["sampler"] == "ULMC" and made["arguments"] == '{"K": 16}'
+    assert made["adjusted"] == "no" and f"pmm_mcmc {pmm.__version__}, pymc" in made["reported with"]
+
+
+def test_one_parameter_of_each_variable_comes_before_others():
+    table = pd.DataFrame({"r_hat": [1.0, 1.5, 1.4, 1.3, 1.01]}, index=["a", "b[0]", "b[1]", "b[2]", "c"])
+    assert list(_worst(table, 3).index) == ["a", "b[0]", "c"] and list(_worst(table, 4).index) == [
+        "a",
+        "b[0]",
+        "b[1]",
+        "c",
+    ]
 
 
 def test_the_setting_is_that_of_the_chains(page):
-    rows = {row[0]: row[1:] for row in page.tables()["Setting"][1:]}
-    assert rows["step size"] == ["0.4", "0.415", "0.43"] and rows["K"] == ["16"] * 3
+    rows = {row[0]: row[1:] for row in page.tables()["Setting of the chains"][1:]}
+    assert rows["step size (alpha)"] == ["0.4", "0.415", "0.43"] and rows["K"] == ["16"] * 3
     assert rows["gradients"] == ["2900"] * 3 and rows["steps per draw"] == ["2"] * 3
-    assert any("4 chains; 600 draws of each chain" in text for text in page.texts("p"))
+    made = {row[0]: row[-1] for row in page.tables()["How it was made"][1:]}
+    assert made["chains"] == "4" and made["draws of each chain"] == "600"
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
@@ -139,7 +173,7 @@ def test_pictures_are_of_what_moves():
     dt["posterior"]["b"].values[..., 0] = 2.0
     dt["posterior"]["b"].values[1, 3, 1] = np.inf
     page = Parsed(html_of(dt))
-    assert set(page.pictures()) == {"trace", "rank"}
+    assert set(page.pictures()) == PICTURES
     assert all(size[0] == 880 and size[1] > 200 for size in page.pictures().values())
     assert [row[0] for row in page.tables()["Estimates"][1:]] == ["a", *(f"b[{i}]" for i in range(4))]
     still = good(d=2, draws=100)
@@ -158,7 +192,7 @@ def test_names_of_a_model_are_text_and_nothing_else():
 def test_equal_runs_give_equal_files_and_leave_nothing_behind():
     dt = good()
     before, style, figures = dt.copy(deep=True), dict(mpl.rcParams), plt.get_fignums()
-    assert html_of(dt) == html_of(good())
+    assert html_of(dt) == html_of(dt.copy(deep=True))
     assert dt.identical(before) and dict(mpl.rcParams) == style and plt.get_fignums() == figures
 
 
@@ -179,7 +213,7 @@ def test_a_run_of_nuts_has_its_energy():
     tree = results.gaussian(draws, diverging=np.zeros((4, 200), bool), energy=0.5 * (draws**2).sum(axis=-1))
     tree["sample_stats"] = tree["sample_stats"].to_dataset().drop_vars(["gradient", "unconstrained"])
     page = Parsed(html_of(tree))
-    assert set(page.pictures()) == {"trace", "rank", "energy"} and page.verdict[0] == "trusted"
+    assert set(page.pictures()) == PICTURES | {"energy"} and page.verdict[0] == "trusted"
 
 
 def test_a_ladder_has_tables_of_evidence_and_modes():
@@ -229,7 +263,7 @@ def test_a_file_is_whole_or_not_there(tmp_path, monkeypatch):
             pmm.workbench.report(good(), path)
     assert path.read_text() == "before" and len(list(tmp_path.iterdir())) == 1
     assert pmm.workbench.report(good(), str(path)) == path
-    assert path.read_text(encoding="utf-8") == html_of(good()) and len(list(tmp_path.iterdir())) == 1
+    assert Parsed(path.read_text(encoding="utf-8")).verdict[0] == "trusted" and len(list(tmp_path.iterdir())) == 1
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         pmm.workbench.report(None, tmp_path / "none" / "run.html")
 
@@ -249,10 +283,13 @@ def test_real_runs_in_memory_and_in_a_store(tmp_path):
     stored = pmm.open(tmp_path / "run.zarr")
     for tree in (dt, stored):  # times are all that differs
         for group in tree.children.values():
-            group.attrs.pop("sampling_time", None)
+            for name in ("sampling_time", "compile_time", "created_at"):
+                group.attrs.pop(name, None)
     page = Parsed(html_of(dt))
     assert html_of(stored) == html_of(dt)
     assert [row[0] for row in page.tables()["Estimates"][1:]] == ["mu", "theta[A & B]", "theta[<i>]"]
-    settings = {row[0]: row[1:] for row in page.tables()["Setting"][1:]}
-    assert float(settings["step size"][0]) == pytest.approx(float(dt["equilibration"]["step_size"][0]), rel=0.001)
+    settings = {row[0]: row[1:] for row in page.tables()["Setting of the chains"][1:]}
+    assert float(settings["step size (alpha)"][0]) == pytest.approx(
+        float(dt["equilibration"]["step_size"][0]), rel=0.001
+    )
     assert {"friction", "steps per draw", "acceptance", "gradients"} <= set(settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import cache, partial
+from math import erf, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,19 @@ def two_gaussians(weight: tuple[float, ...], mean: tuple[float, ...], d: int) ->
     return model
 
 
+def draw_gaussians(
+    weight: tuple[float, ...], mean: tuple[float, ...], d: int, rng: np.random.Generator, n: int
+) -> np.ndarray:
+    x = rng.normal(size=(n, d))
+    x[:, 0] += rng.choice(mean, size=n, p=weight)
+    return x
+
+
+def side(border: float, x: np.ndarray) -> np.ndarray:
+    """Return the number of the mode: 1 where the first coordinate is beyond the border."""
+    return x[..., 0] > border
+
+
 @cache
 def velocities() -> np.ndarray:
     """Return the velocities of 82 galaxies in 1000 km/s (Roeder, 1990)."""
@@ -68,6 +82,8 @@ TILT = 0.25
 # Coordinates that follow the first, and their noise.
 FOLLOWERS = 4
 NOISE = 0.5
+# Probability of the left well, by quadrature.
+WEIGHT_OF_LEFT = 0.385478879231
 # Number of pairs, standard deviation of the first coordinate, and curvature of the second.
 PAIRS = 5
 SD = 10.0
@@ -88,6 +104,14 @@ def double_well() -> pm.Model:
     return model
 
 
+def draw_wells(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Draw by the inverse of the distribution function on a grid, which is exact to 1e-4."""
+    grid = np.linspace(-3.0, 3.0, 60_001)
+    share = np.exp(well(grid)).cumsum()
+    a = np.interp(rng.random(n), share / share[-1], grid)[:, None]
+    return np.concatenate([a, a + NOISE * rng.normal(size=(n, FOLLOWERS))], axis=1)
+
+
 def bend(a: Any) -> Any:
     """Centre of a banana's second coordinate, given the first."""
     return CURVE * (a**2 - SD**2)
@@ -101,6 +125,66 @@ def banana() -> pm.Model:
         a = pm.Normal("a", 0.0, SD, shape=PAIRS)
         pm.Normal("b", bend(a), 1.0, shape=PAIRS)
     return model
+
+
+def draw_banana(rng: np.random.Generator, n: int) -> np.ndarray:
+    a = SD * rng.normal(size=(n, PAIRS))
+    return np.concatenate([a, bend(a) + rng.normal(size=a.shape)], axis=1)
+
+
+# Pairs, and the variance of the second coordinate about the square of the first.
+RIDGES = 18
+ROSENBROCK_NOISE = 0.1
+# Standard deviation of the squared radius.
+RING = 0.1
+
+
+def rosenbrock() -> pm.Model:
+    """Build eighteen pairs of a hybrid Rosenbrock density: the second follows the square of the first closely."""
+    import pymc as pm
+
+    with pm.Model() as model:
+        a = pm.Normal("a", 1.0, 1.0, shape=RIDGES)
+        pm.Normal("b", a**2, ROSENBROCK_NOISE**0.5, shape=RIDGES)
+    return model
+
+
+def draw_rosenbrock(rng: np.random.Generator, n: int) -> np.ndarray:
+    a = rng.normal(1.0, 1.0, (n, RIDGES))
+    return np.hstack([a, rng.normal(a**2, ROSENBROCK_NOISE**0.5)])
+
+
+def ring() -> pm.Model:
+    """Build a ring of width .05 about 0: |x|^2 is N(1, .1^2), ten standard deviations above its end at 0."""
+    import pymc as pm
+
+    with pm.Model() as model:
+        x = pm.Flat("x", shape=2, initval=np.full(2, 0.7))
+        pm.Potential("log_density", -0.5 * (((x**2).sum() - 1) / RING) ** 2)
+    return model
+
+
+def draw_ring(rng: np.random.Generator, n: int) -> np.ndarray:
+    radius = np.sqrt(rng.normal(1, RING, n))
+    angle = rng.uniform(0, 2 * np.pi, n)
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+
+
+def lattice() -> pm.Model:
+    """Build a scalar field on a periodic lattice near its critical point (Albergo, Kanwar and Shanahan, 2019)."""
+    import pymc as pm
+    import pytensor.tensor as pt
+
+    with pm.Model() as model:
+        field = pm.Flat("field", shape=(8, 8))
+        bonds = sum(((field - pt.roll(field, 1, axis=axis)) ** 2).sum() for axis in range(2))
+        pm.Potential("log_density", -(bonds + (-4.0 * field**2 + 6.008 * field**4).sum()))
+    return model
+
+
+def magnetised(x: np.ndarray) -> np.ndarray:
+    """Return 1 where the mean of the field is positive, of which the probability is 1/2 by symmetry."""
+    return x.mean(axis=-1) > 0.0
 
 
 # -- hierarchies -------------------------------------------------------------------------------------------------------
@@ -127,6 +211,11 @@ def funnel() -> pm.Model:
     return model
 
 
+def draw_funnel(rng: np.random.Generator, n: int) -> np.ndarray:
+    y = FUNNEL_SD * rng.normal(size=(n, 1))
+    return np.concatenate([y, np.exp(y / 2) * rng.normal(size=(n, FUNNEL_OTHERS))], axis=1)
+
+
 def eight_schools(centred: bool) -> pm.Model:
     """Build eight schools, with the effects (centred) or their standardised deviations as parameters."""
     import pymc as pm
@@ -142,32 +231,55 @@ def eight_schools(centred: bool) -> pm.Model:
     return model
 
 
-def _target(name: str, title: str, note: str, build: Callable[[], pm.Model]) -> Target:
-    return Target(name, title, note, build, partial(stored_reference, name))
+def _target(name: str, title: str, note: str, build: Callable[[], pm.Model], **exact: Any) -> Target:
+    return Target(name, title, note, build, partial(stored_reference, name), **exact)
+
+
+def _two(
+    name: str, title: str, note: str, weight: tuple[float, float], mean: tuple[float, float], d: int
+) -> Target:  # fmt: skip
+    """Return a mixture of two Gaussians, whose modes are told apart half way: wrong of 2 % of draws 4 sd apart."""
+    share = _weight_below(weight, mean)
+    return _target(
+        name, title, note, partial(two_gaussians, weight, mean, d), draw=partial(draw_gaussians, weight, mean, d),
+        mode=partial(side, sum(mean) / 2), mode_weights=(share, 1.0 - share),
+    )  # fmt: skip
+
+
+def _weight_below(weight: tuple[float, float], mean: tuple[float, float]) -> float:
+    """Return the probability below the middle of the two means."""
+    below = 0.5 * (1.0 + erf((mean[1] - mean[0]) / 2 / sqrt(2.0)))
+    return weight[0] * below + weight[1] * (1.0 - below)
 
 
 TARGETS = (
-    _target(
+    _two(
         "mixture_4sd",
         "two Gaussians 4 sd apart, d = 10",
         "Two unit Gaussians with a valley of 1.3 units of log density between them. A chain crosses every few dozen "
         "units of time, so that the weights of the modes converge last.",
-        partial(two_gaussians, (0.5, 0.5), (-2.0, 2.0), 10),
+        (0.5, 0.5),
+        (-2.0, 2.0),
+        10,
     ),
-    _target(
+    _two(
         "mixture_7sd",
         "two Gaussians 7 sd apart, d = 10",
         "Two unit Gaussians with a valley of 5.4 units of log density between them. Crossings are rare events: a run "
         "of ordinary length sees few, and a chain that sees none looks converged.",
-        partial(two_gaussians, (0.5, 0.5), (-3.5, 3.5), 10),
+        (0.5, 0.5),
+        (-3.5, 3.5),
+        10,
     ),
-    _target(
+    _two(
         "mixture_unequal",
         "two Gaussians 4 sd apart, weights .7 and .3, d = 20",
         "As mixture_4sd, in 20 dimensions and with unequal weights about an overall mean of 0, so that the second "
         "moment of the first coordinate depends on the weights: an error of .1 in a weight moves it by .13 of the "
         "standard deviation of its square.",
-        partial(two_gaussians, (0.7, 0.3), (-1.2, 2.8), 20),
+        (0.7, 0.3),
+        (-1.2, 2.8),
+        20,
     ),
     _target(
         "galaxies",
@@ -186,6 +298,9 @@ TARGETS = (
         "deeper; four coordinates follow the first. The wells have to be crossed often enough to get their weights "
         "right, and the quartic walls are steeper than any Gaussian's: long steps overshoot there.",
         double_well,
+        draw=draw_wells,
+        mode=partial(side, 0.0),
+        mode_weights=(WEIGHT_OF_LEFT, 1.0 - WEIGHT_OF_LEFT),
     ),
     _target(
         "banana",
@@ -194,6 +309,33 @@ TARGETS = (
         "No linear preconditioner removes the curvature: the step that the thin direction allows is short against the "
         "length.",
         banana,
+        draw=draw_banana,
+    ),
+    _target(
+        "rosenbrock",
+        "hybrid Rosenbrock, d = 36",
+        "Eighteen pairs whose second coordinate follows the square of the first within .3: narrow curved ridges, along "
+        "which a step is limited by their width and chains have to go far.",
+        rosenbrock,
+        draw=draw_rosenbrock,
+    ),
+    _target(
+        "ring",
+        "a ring, d = 2",
+        "A ring of radius 1 and width .05 about 0: no direction is long everywhere, so that no scaling helps, and "
+        "chains have to go round it on a step that its width allows.",
+        ring,
+        draw=draw_ring,
+    ),
+    _target(
+        "lattice",
+        "scalar field on a lattice, d = 64",
+        "A scalar field with a quartic potential on a periodic lattice of 8 by 8 sites near its critical point "
+        "(Albergo, Kanwar and Shanahan, 2019): neighbours agree, so that the whole field has to change its sign "
+        "together; both signs have the same weight.",
+        lattice,
+        mode=magnetised,
+        mode_weights=(0.5, 0.5),
     ),
     _target(
         "funnel",
@@ -203,6 +345,7 @@ TARGETS = (
         "longer one never enters the neck, without a sign of failure. Only the first coordinate can be judged by its "
         "moments: the squares of the others have a standard deviation of 14,000.",
         funnel,
+        draw=draw_funnel,
     ),
     _target(
         "eight_schools",

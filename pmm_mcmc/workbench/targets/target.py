@@ -95,6 +95,12 @@ class Target:
         Function that returns a new ``pm.Model``.
     find_reference : callable
         Function that returns the :class:`Reference`.
+    draw : callable or None
+        Function ``(rng, n)`` that returns independent draws ``(n, d)`` of the law itself.
+    mode : callable or None
+        Function that returns the number of the mode of each point ``(..., d)``, from 0.
+    mode_weights : tuple of float
+        Exact weights of the modes.
 
     Examples
     --------
@@ -116,6 +122,9 @@ class Target:
     note: str
     build: Callable[[], pm.Model]
     find_reference: Callable[[], Reference]
+    draw: Callable[[np.random.Generator, int], np.ndarray] | None = None
+    mode: Callable[[np.ndarray], np.ndarray] | None = None
+    mode_weights: tuple[float, ...] = ()
 
     @property
     def ndim(self) -> int:

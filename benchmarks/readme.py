@@ -1,11 +1,11 @@
-"""The figures of README, as it has them, from the results that are kept: ``python -m benchmarks claims``."""
+"""The figures of README, as it has them, from the results that are kept: ``python -m benchmarks readme``."""
 
 from __future__ import annotations
 
 import numpy as np
 from tables import RESULTS, good, lies, ratios, read, refused
 
-__all__ = ["claims"]
+__all__ = ["figures"]
 
 # Results, the other sampler in its rows, and how the models begin.
 PEERS = ("scoreboard.json", "nutpie low rank", "posteriordb/"), ("stan.json", "NUTS", "")
@@ -13,7 +13,7 @@ COSTS = {"for_400": "the worst mean has 400 effective draws", "for_400_square": 
 OURS = "default"
 
 
-def claims() -> list[str]:
+def figures() -> list[str]:
     """Return README's sentence on costs, its table, a line a row, and its sentence on wrong runs."""
     columns, judged = [], []
     for file, peer, family in PEERS:
@@ -37,4 +37,4 @@ def claims() -> list[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(claims()))
+    print("\n".join(figures()))
