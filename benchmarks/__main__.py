@@ -30,7 +30,6 @@ COSTS = {
     "many_chains": "minutes a table",
     "memory": "a quarter of an hour",
     "other_modes": "a quarter of an hour",
-    "readme": "nothing: it reads results",
     "sbc": "minutes a model, half a minute for each run of a fault",
     "scoreboard": "minutes a model and seed; --quick: two minutes of two cores",
     "scoreboard.check": "five minutes",
