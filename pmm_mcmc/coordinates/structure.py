@@ -151,7 +151,8 @@ _WIDTH = 1e-3
 # A scale ``c sinh(v)`` with ``c`` so many powers of e below its values is a logarithm: nothing comes to the other side.
 _FAR = 12.0
 # Draws, at least, that tell which coordinates follow what elements have in common, and the share of their variance that
-# is left of one that does.
+# is left of one that does.  With .25, .5 and .75 crossed factors and an item response cost the same but for chance;
+# where all are swept, the item response costs 1.5 times as much, as 60 abilities follow 15 difficulties a little.
 _FEWEST = 25
 _FOLLOWS = 0.5
 _TINY = 1e-300

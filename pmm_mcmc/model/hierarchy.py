@@ -364,15 +364,15 @@ class Hierarchy:
         """Return the coordinates of a value variable."""
         return np.arange(self.slices[var].start, self.slices[var].stop)
 
-    def swept(self, signed: np.ndarray) -> np.ndarray:
-        """Return coordinates of variables that no child needs and that are none, but for scales with a sign.
+    def swept(self, candidates: Collection[Any]) -> np.ndarray:
+        """Return coordinates of those value variables that no child needs and that are none.
 
         Vectors for which no dense matrix would be fitted have none either.
         """
         used = set(self.factors).union(*({child.value, *child.parents} for child in self.children))
-        indices = [self.indices(var) for var in self.shapes if var not in used]
+        indices = [self.indices(var) for var in self.shapes if var in candidates and var not in used]
         indices = [of_var for of_var in indices if len(of_var) <= MOST_DENSE]
-        return np.setdiff1d(np.concatenate([np.zeros(0, int), *indices]), signed)
+        return np.concatenate([np.zeros(0, int), *indices])
 
     def values(self, blocks: Mapping[Any, Any]) -> tuple[dict[Any, Any], Any]:
         """Return the model's value variables, from their blocks of ``p``, and the log determinant of the map."""

@@ -66,7 +66,9 @@ def noncentred_density(
     signs = signed_scales(model, hierarchy, log_density)
     if not hierarchy.children and not len(signs.signed):
         return None
-    return composed(hierarchy, signs, layout, density)
+    # What makes up for effects is added to them: it has no transform.  The logarithm of a noise follows only by chance.
+    real = {value for rv, value in model.rvs_to_values.items() if model.rvs_to_transforms.get(rv) is None}
+    return composed(hierarchy, signs, layout, density, hierarchy.swept(real))
 
 
 @building()
@@ -79,15 +81,16 @@ def noncentred_op(
     density = SplitDensity(blocks, logp, SplitDensity(blocks, logp, []).cut(gradient))
     d = int(gradient.type.shape[0])
     hierarchy = Hierarchy(shapes, list(children), [], density.flat(), np.zeros(d))
-    return composed(hierarchy, Signs.none(d), (), density)
+    return composed(hierarchy, Signs.none(d), (), density, hierarchy.swept(blocks))
 
 
-def composed(hierarchy: Hierarchy, signs: Signs, layout: Layout, density: SplitDensity) -> PyTensorDensity:
-    """Compose a hierarchy into a log density of its variables."""
+def composed(
+    hierarchy: Hierarchy, signs: Signs, layout: Layout, density: SplitDensity, swept: np.ndarray
+) -> PyTensorDensity:
+    """Compose a hierarchy into a log density of its variables, of which some coordinates may be swept."""
     flat = density.flat()
     vars = list(hierarchy.shapes)
     children = [variable.child for variable in hierarchy.children]
-    swept = hierarchy.swept(signs.signed)
     places = Places.of(children, len(swept), len(signs.signed))
     n_parameters = (places.log_c.stop,)  # known shapes are not checked at every call
     noncentring = pytensor.shared(

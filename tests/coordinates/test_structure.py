@@ -217,6 +217,16 @@ def test_an_intercept_follows_what_effects_have_in_common_which_is_left_to_their
     assert not structure.learn(x[:20], slopes_at(x[:20]), [pairs], noncentring)[child.n_parameters - 1 : -1].any()
 
 
+def test_a_noise_makes_up_for_no_effects():
+    """By chance its logarithm follows them in the few draws that there are in warm-up."""
+    with pm.Model() as model:
+        u = pm.Normal("u", 0.0, pm.HalfNormal("s"), shape=3)
+        pm.Normal("y", u, pm.HalfNormal("noise"), observed=np.zeros(3))
+    _, mapped, _ = densities(model)
+    (child,) = mapped.structure.children
+    assert mapped.structure.n_parameters == child.n_parameters + len(mapped.structure.signed)
+
+
 def test_few_draws_do_not_tell_what_others_make_up_for():
     rng = np.random.default_rng(0)
     r, x = rng.normal(size=(2, 24, 2))
