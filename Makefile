@@ -63,7 +63,7 @@ package: $(PACKAGE)/.done
 	scripts/try_package.sh $(PACKAGE)/bin/python
 
 # What touches PyMC and PyTensor, and the demo, with the oldest versions that pyproject.toml allows; the other targets
-# have the newest.  `uv pip compile --resolution lowest-direct --extra report pyproject.toml` lists them.
+# have the newest.  `uv pip compile --resolution lowest-direct --extra store pyproject.toml` lists them.
 oldest: export PYTENSOR_FLAGS = base_compiledir=$(OLDEST)/pytensor
 oldest: $(OLDEST)/.done
 	$(OLDEST)/bin/python -m pytest -q tests/model/test_native.py tests/model/test_checks.py \
@@ -93,9 +93,9 @@ $(VENV)/bin/python:
 
 # Wheels only, so that nothing is compiled; the package itself is linked to this folder.
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
-	@echo "Installing pmm_mcmc with PyMC, ArviZ and matplotlib into $(VENV), from wheels alone: about a minute, once."
+	@echo "Installing pmm_mcmc with PyMC and ArviZ into $(VENV), from wheels alone: about a minute, once."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary=:all: --constraint constraints.txt \
-	    --editable '.[demo]'
+	    --editable .
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
@@ -111,15 +111,16 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
-$(PACKAGE)/.done: constraints-package.txt
+$(PACKAGE)/.done: constraints.txt
 	python=$$(scripts/find_python.sh) && "$$python" -m venv $(PACKAGE)
-	$(PACKAGE)/bin/python -m pip install --quiet --requirement constraints-package.txt
+	$(PACKAGE)/bin/python -m pip install --quiet --constraint constraints.txt build check-jsonschema pre-commit pyroma twine \
+	    validate-pyproject
 	touch $@
 
 $(OLDEST)/.done: pyproject.toml constraints-oldest.txt
 	python=$$(scripts/find_python.sh) && "$$python" -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --only-binary=:all: --constraint constraints-oldest.txt \
-	    --editable '.[report,store]' pytest
+	    --editable '.[store]' pytest
 	touch $@
 
 $(NEIGHBOURS)/.done: pyproject.toml constraints-neighbours.txt
@@ -128,9 +129,9 @@ $(NEIGHBOURS)/.done: pyproject.toml constraints-neighbours.txt
 	    --editable . bambi hssm preliz pymc-extras pymc-marketing pytest
 	touch $@
 
-$(DIFFUSION)/.done: constraints-diffusion.txt
+$(DIFFUSION)/.done: constraints.txt
 	$(PYTHON311) -m venv $(DIFFUSION)
-	$(DIFFUSION)/bin/python -m pip install --quiet --constraint constraints-diffusion.txt torch diffusers transformers numpy pytest
+	$(DIFFUSION)/bin/python -m pip install --quiet --constraint constraints.txt torch diffusers transformers numpy pytest
 	touch $@
 
 clean:

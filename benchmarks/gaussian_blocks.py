@@ -141,7 +141,7 @@ def motorcycle_splines() -> list[str]:
 
     slope = pm.Normal("slope", 0, 100)
     level = pm.Normal("Intercept", -13, 36)
-    log_sd = pm.StudentT("Intercept_sigma", 3, 0, sigma=10) + pm.Normal("slope_sigma", 0, 10) * (x - 0.5)
+    log_sd = pm.StudentT("Intercept_sigma", 3, 0, sigma=10.0) + pm.Normal("slope_sigma", 0, 10) * (x - 0.5)
     mean = level + slope * (x - 0.5) + effects("_1", 36.0)
     pm.Normal("Y", mean, pt.exp(log_sd + effects("_sigma_1", 10.0)), observed=y)
     return ["slope", "Intercept", "z_1"]

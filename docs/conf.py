@@ -44,6 +44,9 @@ myst_heading_anchors = 4
 nb_execution_mode = "off"
 nb_merge_streams = True
 
+# A name in one pair of backticks is a link, and one that leads nowhere is a warning, which fails the build.
+nitpicky = True
+default_role = "py:obj"
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 # The scheduler for diffusers is documented where neither is installed.

@@ -35,29 +35,33 @@ SPEED = np.array([4, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 22, 23
 DISTANCE = np.array([6, 13, 16, 10, 26, 22, 20, 34, 46, 26, 36, 40, 56, 46, 48, 66, 54, 93, 85])
 
 
-def front() -> Figure:
-    """Draw the gradients for 400 effective draws of every mean, on each posterior of posteriordb, by three samplers."""
+def front(narrow: bool = False) -> Figure:
+    """Draw the gradients for 400 effective draws of the worst mean and square, on each posterior, by three samplers."""
     rows = json.loads((ROOT / "benchmarks" / "results" / "scoreboard.json").read_text(encoding="utf-8"))["rows"]
-    gradients: dict[str, dict[str, list[float]]] = {}
-    for row in rows:
-        if row["target"].startswith("posteriordb/") and row.get("for_400"):
-            gradients.setdefault(row["sampler"], {}).setdefault(row["target"], []).append(row["for_400"])
-    medians = {name: {key: float(np.median(of)) for key, of in each.items()} for name, each in gradients.items()}
-    order = sorted(medians["default"], key=medians["default"].__getitem__)
-    figure, axis = plt.subplots(figsize=(8.6, 3.2), layout="constrained")
-    for name, label, colour in (
-        ("NumPyro NUTS", "NUTS (NumPyro)", "0.65"),
-        ("nutpie low rank", "nutpie", NUTS),
-        ("default", "pmm.sample", OURS),
-    ):
-        of = medians[name]
-        axis.plot([i for i, key in enumerate(order) if key in of], [of[key] for key in order if key in of], "o", ms=4.5)
-        axis.lines[-1].set(color=colour, label=label)
-    axis.set(yscale="log", xticks=[], xlabel="47 posteriors of posteriordb", ylabel="gradients of a chain")
-    axis.set_title("Gradients until every mean has 400 effective draws, warm-up included")
-    axis.grid(axis="y", color="0.9")
-    axis.legend(frameon=False, loc="upper left", ncols=3)
+    rows = [row for row in rows if row["target"].startswith("posteriordb/") and "for_400_square" in row]
+    costs = {(row["sampler"], row["target"]): row for row in rows}
+    order = sorted({target for _, target in costs}, key=lambda target: costs["default", target]["for_400"])
+    size, shape = ((4.2, 5.6), (2, 1)) if narrow else ((8.6, 3.2), (1, 2))
+    figure, axes = plt.subplots(*shape, figsize=size, layout="constrained", sharex=True, sharey=True)
+    for axis, cost, words in zip(axes, ("for_400", "for_400_square"), ("mean", "square"), strict=True):
+        for name, label, colour in (
+            ("NumPyro NUTS", "NUTS (NumPyro)", "0.65"),
+            ("nutpie low rank", "nutpie", NUTS),
+            ("default", "pmm.sample", OURS),
+        ):
+            points = [(i, costs[name, key][cost]) for i, key in enumerate(order) if (name, key) in costs]
+            axis.plot(*zip(*points, strict=True), "o", ms=4, color=colour, label=label)
+        axis.set(yscale="log", xticks=[], title=f"until the worst {words} has 400 draws")
+        axis.grid(axis="y", color="0.9")
+    axes[0].set_ylabel("gradients of a chain")
+    axes[-1].set_xlabel(f"{len(order)} posteriors of posteriordb")
+    axes[0].legend(frameon=False, loc="upper left", ncols=1 if narrow else 3, fontsize=8, columnspacing=1)
     return figure
+
+
+def front_narrow() -> Figure:
+    """Draw the same for a narrow screen."""
+    return front(narrow=True)
 
 
 def start() -> Figure:
@@ -191,7 +195,7 @@ def blocks() -> Figure:
     return figure
 
 
-FIGURES = {drawing.__name__: drawing for drawing in (front, start, funnel, trust, modes, blocks)}
+FIGURES = {drawing.__name__: drawing for drawing in (front, front_narrow, start, funnel, trust, modes, blocks)}
 
 
 def main() -> None:

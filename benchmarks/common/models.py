@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from sklearn.datasets import load_breast_cancer
 
-from pmm_mcmc.workbench.targets.gallery import velocities
+from pmm_mcmc.workbench.targets import gallery
+from pmm_mcmc.workbench.targets.gallery import student_regression, velocities
 
-
-def eight_schools() -> pm.Model:
-    effect = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
-    error = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
-    with pm.Model() as model:
-        mu = pm.Normal("mu", 0, 5)
-        tau = pm.HalfCauchy("tau", 5)
-        z = pm.Normal("z", shape=8)
-        pm.Normal("y", mu + tau * z, error, observed=effect)
-    return model
+eight_schools = partial(gallery.eight_schools, False)
 
 
 def breast_cancer() -> pm.Model:
@@ -79,17 +73,6 @@ def lkj() -> pm.Model:
         chol, _, _ = pm.LKJCholeskyCov("cov", n=3, eta=2, sd_dist=pm.HalfNormal.dist(2, shape=3))
         mu = pm.Normal("mu", 0, 2, shape=3)
         pm.MvNormal("y", mu, chol=chol, observed=y)
-    return model
-
-
-def student_regression() -> pm.Model:
-    x, rng = _covariates(100, 3, 5)
-    y = x @ np.array([1.0, -2.0, 0.5]) + rng.standard_t(3, size=100)
-    with pm.Model() as model:
-        slope = pm.Normal("slope", 0, 5, shape=3)
-        sigma = pm.HalfNormal("sigma", 2)
-        nu = pm.Gamma("nu", 2, 0.1)
-        pm.StudentT("y", nu=nu, mu=x @ slope, sigma=sigma, observed=y)
     return model
 
 

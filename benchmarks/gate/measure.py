@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 from gate.entries import ENTRIES
-from posteriors import diagnosed, gradients_of, judged, overheard, timed
+from posteriors import gradients_of, judged, overheard, timed
 from scoreboard.measure import CHAINS, DRAWS, errors_and_costs
 from scoreboard.truth import Truth
 
@@ -50,7 +50,6 @@ def row_of(truth: Truth, x: np.ndarray, tree: Any) -> dict[str, Any]:
     stats = tree["sample_stats"].dataset
     each, before = gradients_of(stats)
     row = errors_and_costs(truth, x, each, before)
-    row["ess_square"] = diagnosed((x - truth.mean) ** 2)["ess"]
     # Chains that stand still have none.
     row["of_mean"] = float(each.sum()) / max(1, row["ess"])
     row["of_square"] = float(each.sum()) / max(1, row["ess_square"])

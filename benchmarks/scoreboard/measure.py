@@ -112,15 +112,25 @@ def errors_and_costs(truth: Truth, draws: np.ndarray, each: np.ndarray, before: 
     row["wrong"] = any(row[what]["wrong"] for what in ("mean", "sd"))
     # Neither wrong nor right is a run too short to tell.
     row["right"] = all(abs(row[what]["off"]) <= BIASED for what in ("mean", "sd"))
-    row |= diagnosed(draws)
-    spent, warm_up = each.sum(axis=1), float(np.median(before))
-    row |= {"warm_up": warm_up, "gradients": float((before + spent).max())}
-    row["ess_per_1000"] = 1000 * row["ess"] / float(spent.sum())
-    row["for_400"] = warm_up + WANTED / max(1, row["ess"]) * float(spent.mean())  # chains that stand still have none
+    row |= costs(draws, truth.mean, each, before)
+    row["ess_per_1000"] = 1000 * row["ess"] / float(each.sum())
     if truth.second is not None and truth.variance_of_square is not None:
         for name in STATISTICS:
             first = gradients_to(draws, each, truth, name).first
-            row[name] = warm_up + first if math.isfinite(first) else None
+            row[name] = row["warm_up"] + first if math.isfinite(first) else None
+    return row
+
+
+def costs(draws: np.ndarray, mean: np.ndarray, each: np.ndarray, before: np.ndarray) -> dict[str, Any]:
+    """Return the fewest effective draws of a mean and of a square about ``mean``, and the gradients for 400 of either.
+
+    ``for_400`` and ``for_400_square`` are gradients of a chain, warm-up included.
+    """
+    row, warm_up, spent = diagnosed(draws), float(np.median(before)), each.sum(axis=1)
+    row |= {"ess_square": diagnosed((draws - mean) ** 2)["ess"]}
+    row |= {"warm_up": warm_up, "gradients": float((before + spent).max())}
+    for name, ess in (("for_400", row["ess"]), ("for_400_square", row["ess_square"])):
+        row[name] = warm_up + WANTED / max(1, ess) * float(spent.mean())  # chains that stand still have none
     return row
 
 

@@ -128,8 +128,8 @@ def diamonds() -> pm.Model:
     X = d.X[:, 1:] - d.X[:, 1:].mean(axis=0)
     with pm.Model() as model:
         b = pm.Normal("b", 0, 1, shape=X.shape[1])
-        intercept = pm.StudentT("Intercept", nu=3, mu=8, sigma=10)
-        sigma = pm.HalfStudentT("sigma", nu=3, sigma=10)
+        intercept = pm.StudentT("Intercept", nu=3, mu=8, sigma=10.0)
+        sigma = pm.HalfStudentT("sigma", nu=3, sigma=10.0)
         pm.Normal("Y", intercept + pt.as_tensor(X) @ b, sigma, observed=d.Y)
     return model
 
@@ -196,9 +196,9 @@ def motorcycle() -> pm.Model:
         return pt.as_tensor(basis) @ (pt.sqrt(spectrum) * z)
 
     with pm.Model() as model:
-        mean = pm.StudentT("Intercept", nu=3, mu=-13, sigma=36)
+        mean = pm.StudentT("Intercept", nu=3, mu=-13, sigma=36.0)
         mean = mean + gaussian_process("_1", d.Xgp_1, d.slambda_1)
-        log_sd = pm.StudentT("Intercept_sigma", nu=3, mu=0, sigma=10)
+        log_sd = pm.StudentT("Intercept_sigma", nu=3, mu=0, sigma=10.0)
         log_sd = log_sd + gaussian_process("_sigma_1", d.Xgp_sigma_1, d.slambda_sigma_1)
         pm.Normal("Y", mean, pt.exp(log_sd), observed=d.Y)
     return model

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from posteriors import EFFECTIVE, R_HAT, diagnosed, failures_of, gradients_of, judged, overheard, timed
-from scoreboard.measure import CHAINS, DRAWS, WANTED, errors_and_costs
+from posteriors import EFFECTIVE, R_HAT, failures_of, gradients_of, judged, overheard, timed
+from scoreboard.measure import CHAINS, DRAWS, costs, errors_and_costs
 from scoreboard.truth import Truth
 from stan.database import DIVERGENT, nuts_gradients, programs
 
@@ -73,7 +73,4 @@ def row_of(truth: Truth | None, draws: np.ndarray, each: np.ndarray, before: np.
     """Return errors and costs; without a reference costs alone."""
     if truth is not None:
         return errors_and_costs(truth, draws, each, before)
-    row = diagnosed(draws)
-    spent, warm_up = each.sum(axis=1), float(np.median(before))
-    row |= {"warm_up": warm_up, "gradients": float((before + spent).max())}
-    return row | {"for_400": warm_up + WANTED / max(1, row["ess"]) * float(spent.mean())}
+    return costs(draws, draws.mean(axis=(0, 1)), each, before)

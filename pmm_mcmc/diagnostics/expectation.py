@@ -21,7 +21,7 @@ def expectation(dt: Result, function: Callable[[xr.Dataset], Any]) -> pd.DataFra
     r"""Estimate the posterior expectation of a function of the parameters, corrected for bias and noise.
 
     The plain mean of the function over the draws has the sampler's bias and noise; the Stein correction
-    (:mod:`pmm_mcmc.diagnostics.control_variates`) removes the part of both that the gradients explain.  With
+    (``pmm_mcmc.diagnostics.control_variates``) removes the part of both that the gradients explain.  With
     regressors :math:`t_k` whose posterior expectation is zero, fitted to the function on other chains,
 
     .. math:: E\,f \approx \frac1n \sum_i \Big( f(x_i) - \sum_k \beta_k\, t_k(x_i) \Big) .

@@ -84,7 +84,7 @@ def summary(
 ) -> pd.DataFrame:
     """Summarise a result: corrected means with their errors, beside ArviZ's convergence diagnostics.
 
-    A corrected mean (:mod:`pmm_mcmc.diagnostics.control_variates`) has a smaller error than the plain one, and of
+    A corrected mean (``pmm_mcmc.diagnostics.control_variates``) has a smaller error than the plain one, and of
     unadjusted draws a smaller bias.
 
     Parameters

@@ -38,7 +38,7 @@ class Blocks:
     frozen
         Kind of prediction that is frozen over a block, whatever the network predicts: ``"epsilon"`` as in the paper,
         ``"score"``, ``"x0"``, ``"v"`` or a data variance, as of
-        :meth:`~pmm_mcmc.diffusion.schedule.DiffusionSchedule.estimates`.  The chain that is approximated is the same;
+        :meth:`~pmm_mcmc.diffusion.DiffusionSchedule.estimates`.  The chain that is approximated is the same;
         the default stays stable in long blocks, where the frozen noise does not.
 
     Raises

@@ -55,14 +55,14 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
     thresholding
         Dynamic thresholding, which is not supported; the argument is there to refuse it.
     variant
-        Chain that is approximated, as of :class:`~pmm_mcmc.diffusion.schedule.DiffusionSchedule`.
+        Chain that is approximated, as of :class:`~pmm_mcmc.diffusion.DiffusionSchedule`.
     midpoint, frozen
-        As of :class:`~pmm_mcmc.diffusion.blocks.Blocks`.  Under Option 1 (``"bernoulli"``) the number of calls varies.
+        As of :class:`~pmm_mcmc.diffusion.Blocks`.  Under Option 1 (``"bernoulli"``) the number of calls varies.
     block_power
-        Blocks as of :meth:`~pmm_mcmc.diffusion.blocks.Blocks.shrinking`; 1 makes them equal, as in the paper.
+        Blocks as of :meth:`~pmm_mcmc.diffusion.Blocks.shrinking`; 1 makes them equal, as in the paper.
     data_variances
         Smallest and largest variance of the data: where given, the blocks are planned for them
-        (:func:`~pmm_mcmc.diffusion.planner.plan_blocks`) and ``block_power`` is not used.
+        (:func:`~pmm_mcmc.diffusion.plan_blocks`) and ``block_power`` is not used.
     midpoint_seed
         Seed from which :meth:`set_timesteps` draws the midpoints each time, so that a pipeline call can be repeated.
         With None they differ from call to call, as they should where the law of many images is measured.

@@ -7,7 +7,7 @@ A drop-in for ``FlowMatchEulerDiscreteScheduler``:
 
 The mathematics is that of :class:`~pmm_mcmc.diffusion.diffusers.PoissonMidpointScheduler`: a flow's state, divided by
 :math:`\sqrt{(1 - s)^2 + s^2}`, is a state of a diffusion model
-(:meth:`~pmm_mcmc.diffusion.schedule.DiffusionSchedule.from_sigmas`).
+(:meth:`~pmm_mcmc.diffusion.DiffusionSchedule.from_sigmas`).
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
     prediction_type
         ``"flow_prediction"``, noise minus data.
     noise_level
-        Amount of noise ``a`` of the SDE, as of :meth:`~pmm_mcmc.diffusion.schedule.DiffusionSchedule.flow`: 0 is the
+        Amount of noise ``a`` of the SDE, as of :meth:`~pmm_mcmc.diffusion.DiffusionSchedule.flow`: 0 is the
         ODE, :math:`\sqrt 2` DDPM.
     data_variances
         Smallest and largest variance of the data that blocks are planned for, as of
-        :func:`~pmm_mcmc.diffusion.planner.plan_blocks`.
+        :func:`~pmm_mcmc.diffusion.plan_blocks`.
     midpoint, frozen
-        As of :class:`~pmm_mcmc.diffusion.blocks.Blocks`.
+        As of :class:`~pmm_mcmc.diffusion.Blocks`.
     midpoint_seed
         Seed from which :meth:`set_timesteps` draws the midpoints each time.  With None they differ from call to call,
         as they should where the law of many images counts, and in training.

@@ -3,7 +3,7 @@ r"""Samplers in JAX: the Poisson midpoint method and, to compare, DDPM and DDIM.
 Each is one ``lax.scan`` over the calls of the network and can be put under ``jax.jit``; outside of it every call
 traces the network anew.  Nothing of JAX's configuration is touched: arrays keep the type of the first state.
 
-All take flow-matching models too: with a schedule of :meth:`~pmm_mcmc.diffusion.schedule.DiffusionSchedule.flow` and
+All take flow-matching models too: with a schedule of :meth:`~pmm_mcmc.diffusion.DiffusionSchedule.flow` and
 ``prediction="flow"`` the network is called with states :math:`(1 - s) x_0 + s \epsilon` and with their ``s``.
 """
 
@@ -182,7 +182,7 @@ def poisson_midpoint_sample(
     schedule
         The chain that is approximated.
     blocks
-        How: see :class:`~pmm_mcmc.diffusion.blocks.Blocks` and :func:`~pmm_mcmc.diffusion.planner.plan_blocks`.
+        How: see :class:`~pmm_mcmc.diffusion.Blocks` and :func:`~pmm_mcmc.diffusion.plan_blocks`.
     prediction
         What ``eps_fn`` predicts: ``"epsilon"``, ``"score"``, ``"x0"``, ``"v"`` or ``"flow"``.
 
@@ -199,7 +199,7 @@ def poisson_midpoint_sample(
 
     Notes
     -----
-    Equations at :func:`~pmm_mcmc.diffusion.interpolation.advance`; ``eps_fn`` is called ``blocks.calls`` times, on
+    Equations at ``pmm_mcmc.diffusion.interpolation.advance``; ``eps_fn`` is called ``blocks.calls`` times, on
     average under Option 1, each time with all samples.
     """
     network, x = checked(eps_fn, x_T, schedule, prediction, blocks.edges[0])
@@ -285,7 +285,7 @@ def trajectory_log_prob(
     Returns
     -------
     log_prob : ``(calls, samples)``
-        As :class:`Trajectory` has it.
+        As ``Trajectory`` has it.
     """
     network, x = checked(eps_fn, trajectory.states[0], schedule, prediction, blocks.edges[0])
     _has_densities(schedule, blocks)

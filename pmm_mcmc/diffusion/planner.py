@@ -77,12 +77,12 @@ def plan_blocks(
         eigenvalue of the covariance of the data, and the variance of the finest detail that should be right.  Better
         too wide than too narrow: the calls saved by a range that is too narrow are paid for in errors outside.
     midpoint, frozen
-        As of :class:`~pmm_mcmc.diffusion.blocks.Blocks`.
+        As of :class:`~pmm_mcmc.diffusion.Blocks`.
 
     Returns
     -------
     Blocks
-        With the least cost of all of ``n_steps`` blocks.  :func:`~pmm_mcmc.diffusion.gaussian.gaussian_variance` of
+        With the least cost of all of ``n_steps`` blocks.  :func:`~pmm_mcmc.diffusion.gaussian_variance` of
         them and of the chain shows their error.
 
     Raises

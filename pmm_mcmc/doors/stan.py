@@ -38,7 +38,7 @@ def stan_program(program: Any, data: Any) -> tuple[Any, str]:
         import stanli
     except ImportError as error:
         raise ImportError(
-            "LogDensity.from_stan needs stanli: pip install pmm-mcmc[stan]; with a C++ compiler, "
+            "LogDensity.from_stan needs stanli: pip install 'pmm-mcmc[stan]'; with a C++ compiler, "
             "LogDensity.from_bridgestan(bridgestan.StanModel(...)) does without"
         ) from error
     if not isinstance(program, str | os.PathLike):
@@ -46,7 +46,7 @@ def stan_program(program: Any, data: Any) -> tuple[Any, str]:
     is_code = isinstance(program, str) and "{" in program
     if not is_code and not Path(program).is_file():
         raise ValueError(f"program={str(program)!r}: there is no such file")
-    code = str(program) if is_code else Path(program).read_text()
+    code = str(program) if is_code else Path(program).read_text(encoding="utf-8")
     directory = Path.cwd() if is_code else Path(program).parent
     if data is not None and not isinstance(data, Mapping | str | os.PathLike):
         raise ValueError(f"data={data!r}: must be a dict, or the path of a JSON file")
@@ -85,7 +85,7 @@ def _compiled(code: str, directory: Path) -> str:
 def _values(model: Any) -> dict[str, Any] | None:
     text = str(model.data or "{}")
     try:
-        values = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text())
+        values = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8"))
     except (ValueError, OSError):
         return None
     return {name: value for name, value in values.items() if name != "__stanli"} if isinstance(values, dict) else None

@@ -57,7 +57,7 @@ def sample(
 ) -> xr.DataTree:
     r"""Draw samples with compiled loops: many chains, on CPU threads or on JAX, stored and resumable.
 
-    All chains share one warm-up (:mod:`pmm_mcmc.warmup`), which ends as soon as its tuned parameters have been found
+    All chains share one warm-up, which ends as soon as its tuned parameters have been found
     and checked.  Draws depend only on the seed, the chain and the transition: not on lengths of chunks, batches of
     chains, devices or interruptions.
 
@@ -122,7 +122,7 @@ def sample(
         discretisation.  With ``tune=0`` the chains are those of :class:`GHMC` from the start; in single precision there
         are unadjusted draws only.
     callback
-        Called with a :class:`FinishedChunk` after every chunk; may raise :class:`StopSampling`, which ends the run and
+        Called with a ``FinishedChunk`` after every chunk; may raise :class:`StopSampling`, which ends the run and
         keeps the finished draws.
     progressbar
         Show progress: a bar in a terminal or a notebook, a line every few seconds in a file.

@@ -121,7 +121,7 @@ class PoissonULMC(LangevinStep):
     .. math:: du = v\,dt, \qquad dv = -\gamma v\,dt - \nabla F(u)\,dt + \sqrt{2 \gamma}\,dB.
 
     For :math:`X = (u, v)`, :math:`b(X) = -\nabla F(u)` and the exact flow :math:`A_h, G_h, \Gamma_h` of the linear part
-    (:mod:`pmm_mcmc.langevin.flows`), a step of length :math:`\alpha` = ``step_size`` with :math:`K` = ``K`` cells is
+    (``pmm_mcmc.langevin.flows``), a step of length :math:`\alpha` = ``step_size`` with :math:`K` = ``K`` cells is
     [1]_
 
     .. math::
@@ -286,7 +286,7 @@ class ULMC(LangevinStep):
     .. math:: X' = A_\alpha X + G_\alpha b(X) + \Gamma_\alpha W, \qquad W \sim N(0, I),
 
     where :math:`X = (u, v)`, :math:`b(X) = -\nabla F(u)`, and :math:`A_h, G_h, \Gamma_h` is the exact flow of the
-    linear part (:mod:`pmm_mcmc.langevin.flows`).
+    linear part (``pmm_mcmc.langevin.flows``).
 
     *Cost*: 1 gradient a step.  *Bias*: order 1 in :math:`\alpha`; on Gaussians of curvature :math:`L` the relative
     error of a variance is near :math:`\alpha L / (2 \gamma)`.
@@ -389,7 +389,7 @@ class RLMC(LangevinStep):
 
     *Dynamics*: those of :class:`ULMC` (``dynamics="underdamped"``) or :class:`OLMC` ("overdamped"), in whitened
     coordinates (see ``scaling``).  With :math:`\alpha` = ``step_size``, :math:`s` uniform in :math:`(0, \alpha)` and
-    the exact flow :math:`A_h, G_h, \Gamma_h` of the linear part (:mod:`pmm_mcmc.langevin.flows`; :math:`\gamma` =
+    the exact flow :math:`A_h, G_h, \Gamma_h` of the linear part (``pmm_mcmc.langevin.flows``; :math:`\gamma` =
     ``friction``), a step is
 
     .. math::

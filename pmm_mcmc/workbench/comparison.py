@@ -96,7 +96,7 @@ def compare(
     Parameters
     ----------
     model_or_target
-        A PyMC model, a target of :mod:`pmm_mcmc.workbench.targets`, or the name of one.
+        A PyMC model, a target of ``pmm_mcmc.workbench.targets``, or the name of one.
     samplers
         "default" for ``pmm.sample()`` as it is; steps such as ``pmm.MALA()`` or ``pmm.ULMC(step_size=.1)``, created
         outside any model; ``pmm.temper``; "nuts" for PyMC's own NUTS, or ``pm.NUTS(...)`` of the model; "nutpie" if it

@@ -1,10 +1,6 @@
 """Which room may import which: an import goes down this list, never up; annexes import the core by ``api`` alone."""
 
 import ast
-import re
-import sys
-import tomllib
-from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -55,19 +51,3 @@ def test_an_import_goes_down():
 def test_nothing_lies_outside_a_room():
     assert {f.name for f in PACKAGE.glob("*.py")} == {"__init__.py", "_version.py", "api.py"}
     assert {f.relative_to(PACKAGE).parts[0] for f in FILES} == {*FLOORS, *ANNEXES}
-
-
-def test_every_import_is_a_declared_dependency():
-    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
-    extras = [name for names in project["optional-dependencies"].values() for name in names]
-    declared = {re.split(r"[\[<>=]", name)[0].lower() for name in [*project["dependencies"], *extras]}
-    distributions = packages_distributions()
-    undeclared = set()
-    for file in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and not node.level:
-                names = [node.module]
-            packages = {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names) - {"pmm_mcmc"}
-            undeclared |= {p for p in packages if not declared & {d.lower() for d in distributions.get(p, [p])}}
-    assert not undeclared

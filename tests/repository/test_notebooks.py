@@ -1,4 +1,4 @@
-"""Notebooks: they run in the quick setting, say what they print, and nothing private is kept of their full run.
+"""Notebooks: they run in the quick setting, and say what their full run printed.
 
 What a conclusion quotes, in lines that begin with ``>``, stands in the kept outputs.  Cells with the tag ``claim``
 print the same in the quick setting as in full.
@@ -11,7 +11,6 @@ import ast
 import base64
 import json
 import logging
-import re
 from pathlib import Path
 
 import matplotlib
@@ -23,9 +22,6 @@ pytestmark = pytest.mark.longest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
-# Folders of a machine, and addresses on it.
-PRIVATE = re.compile(r"(?<![\w.:/])/(?:home|root|Users|tmp|var|work|opt)/|[A-Z]:\\\\|127\.0\.0\.1|localhost")
-
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
@@ -94,9 +90,3 @@ def test_what_it_quotes_is_printed(path):
     quotes = [" ".join(text.replace("\n> ", "\n").removeprefix("> ").split()) for text in texts]
     assert [quote for quote in quotes if quote not in printed] == []
     assert quotes or path.stem not in {"comparing", "not_log_concave"}
-
-
-@every_notebook
-def test_it_says_nothing_private(path):
-    found = PRIVATE.search(words(path) + "\n".join(map(source, cells(path, "code"))))
-    assert found is None, found

@@ -28,6 +28,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "workbench.md"
 PYTHON = Mode(linker="py", optimizer="fast_compile")
 NAMES = targets.list()
 LIMIT = 5.5
+LONG_RUNS = {"galaxies", "lattice", "student_regression"}
 
 
 def log_density(name, x):
@@ -47,7 +48,11 @@ def test_model_and_reference_belong_together(name):
     assert target.name == name and target.ndim == len(model_labels(model)) == target.reference.mean.size
     assert model.continuous_value_vars == model.value_vars
     assert target.reference is target.reference and np.all(target.reference.sd > 0)
-    assert target.reference.exact == (target.reference.error is None) == (name not in {"galaxies", "lattice"})
+    assert (
+        target.reference.exact
+        == (target.reference.error is None)
+        == (name not in {"galaxies", "lattice", "student_regression"})
+    )
     assert target.note.endswith(".") and len(target.note.split()) >= 20
 
 

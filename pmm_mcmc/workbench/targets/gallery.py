@@ -187,6 +187,21 @@ def magnetised(x: np.ndarray) -> np.ndarray:
     return x.mean(axis=-1) > 0.0
 
 
+def student_regression() -> pm.Model:
+    """Build a regression of 100 simulated values on three covariates, with heavy tails of an unknown degree."""
+    import pymc as pm
+
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(100, 3))
+    y = x @ np.array([1.0, -2.0, 0.5]) + rng.standard_t(3, size=100)
+    with pm.Model() as model:
+        slope = pm.Normal("slope", 0, 5, shape=3)
+        sigma = pm.HalfNormal("sigma", 2)
+        nu = pm.Gamma("nu", 2, 0.1)
+        pm.StudentT("y", nu=nu, mu=x @ slope, sigma=sigma, observed=y)
+    return model
+
+
 # -- hierarchies -------------------------------------------------------------------------------------------------------
 
 # Standard deviation of the log scale.
@@ -336,6 +351,13 @@ TARGETS = (
         lattice,
         mode=magnetised,
         mode_weights=(0.5, 0.5),
+    ),
+    _target(
+        "student_regression",
+        "regression with heavy tails, d = 5",
+        "A linear regression whose errors follow Student's t with an unknown scale and degree of freedom: far from an "
+        "outlier the likelihood of a value is not log-concave, and the degree of freedom has a long tail.",
+        student_regression,
     ),
     _target(
         "funnel",
