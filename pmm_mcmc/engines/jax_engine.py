@@ -60,9 +60,14 @@ def _compiler_options(device: jax.Device) -> dict[str, str]:
     return {"xla_gpu_enable_command_buffer": _CUDA_GRAPHS}
 
 
+def _memory_of(device: jax.Device) -> int:
+    """Return the bytes of an accelerator that JAX may use."""
+    return int((device.memory_stats() or {}).get("bytes_limit", _MEMORY))
+
+
 @partial(jax.jit, static_argnums=1)
 def _first_rows(arrays: tuple[Array, ...], rows: int) -> tuple[Array, ...]:
-    """Return the first rows of the buffers of a chunk."""
+    """Return the first rows of arrays."""
     return tuple(array[:rows] for array in arrays)
 
 
@@ -91,9 +96,10 @@ class JaxEngine:
         buffers = _BYTES
         groups = -(-chains // _GROUP_CPU)
         if self.accelerated:
-            memory = (self.devices[0].memory_stats() or {}).get("bytes_limit", _MEMORY)
+            memory = _memory_of(self.devices[0])
             buffers = memory // _CALLS_IN_MEMORY
-            groups = max(min(len(self.devices), groups), -(-chains * numbers * _NUMBERS * _GROUPS_IN_MEMORY // memory))
+            in_run = len(self.devices) * int(jax.process_count())
+            groups = max(min(in_run, groups), -(-chains * numbers * _NUMBERS * _GROUPS_IN_MEMORY // memory))
         self.group = -(-chains // groups)
         self.few = min(self.group, _FEW)
         self.capacity = max(1, min(_MOST_ROWS, buffers // (self.group * numbers)))
@@ -144,12 +150,8 @@ class JaxEngine:
         transition = adjusted if self.kernel.adjusted else unadjusted
         chains = chains_of(state, evaluation)
         zeros = Counts(jnp.zeros(g, self.dtype), *(jnp.zeros(g, jnp.int32) for _ in range(4)))
-        out = (
-            jnp.zeros((self.capacity, g, d), self.dtype),
-            jnp.zeros((self.capacity, g, self.width), self.dtype),
-            jnp.zeros((self.capacity, g), self.dtype),
-            *(jnp.zeros((self.capacity, g), count.dtype) for count in zeros),
-        )
+        shapes = (g, d), (g, self.width), (len(Chunk._fields) - 2, g)
+        out = tuple(jnp.zeros((self.capacity, *shape), self.dtype) for shape in shapes)
 
         def row(i: Array, carry: Any) -> Any:
             """Make one draw of every chain."""
@@ -166,7 +168,8 @@ class JaxEngine:
             chains, counts = lax.fori_loop(0, thin, once, (chains, zeros))
             counts = counts._replace(accept=counts.accept / thin)
             lp = chains.lp[:, 0] - log_det_of(chains.evaluation, d)
-            row_values = (coordinates.place(chains.evaluated), chains.evaluation, lp, *counts)
+            numbers = jnp.stack([lp, *(count.astype(self.dtype) for count in counts)])
+            row_values = (coordinates.place(chains.evaluated), chains.evaluation, numbers)
             return chains, tuple(buffer.at[i].set(value) for buffer, value in zip(out, row_values, strict=True))
 
         chains, out = lax.fori_loop(0, rows, row, (chains, out))
@@ -195,8 +198,9 @@ class JaxEngine:
             setting = self._placed(coordinates, device)
             for chains in groups:
                 u = self._padded(flat[chains, :d], size, device)
-                evaluated, slopes = self._evaluate(*setting, u)
-                yield [(flat[chains, 2 * d : 4 * d + 1], evaluated), (evaluation[chains], slopes)]
+                targets = flat[chains, 2 * d : 4 * d + 1], evaluation[chains]
+                values = self._fewer(self._evaluate(*setting, u), len(targets[0]))
+                yield list(zip(targets, values, strict=True))
 
         self._follow(calls, len(flat), size)
         state[...] = flat.reshape(state.shape)
@@ -221,27 +225,29 @@ class JaxEngine:
             raise ValueError(f"{last} transitions of a chain: at most {2**31 - 1} on this backend")
         out = Chunk.empty((len(chains.state), rows), self.d, self.width)
         key_words = np.ascontiguousarray(chains.keys).view(np.uint32).reshape(-1, 2, 2)
-        numbers = Parameters.of(self.kernel, setting, self.d, tolerance)
-        parameters = Parameters(*(self.dtype.type(x) for x in numbers))
+        numbers = np.empty((rows, len(out) - 2, len(chains.state)))
+        parameters = Parameters.of(self.kernel, setting, self.d, tolerance)
 
         def calls(device: jax.Device, groups: list[slice]) -> Iterator[list[tuple[np.ndarray, Array]]]:
-            placed = (parameters, *self._placed(setting.coordinates, device))
+            typed = Parameters(*(self.dtype.type(x) for x in parameters))
+            placed = (typed, *self._placed(setting.coordinates, device))
             for group in groups:
                 sources = chains.state[group], chains.evaluation[group], key_words[group]
-                state, evaluation, words = (self._padded(source, self.group, device) for source in sources)
+                state, evaluation, keys = (self._padded(source, self.group, device) for source in sources)
                 for done in range(0, max(rows, 1), self.capacity):  # a call for no draws compiles
                     n = min(self.capacity, rows - done)
                     span = tuple(np.int32(x) for x in (chains.transition + done * thin, n, thin))
-                    state, evaluation, values = self._chunk(placed, (state, evaluation, words), span)
-                    if self.accelerated:  # so that no more is fetched
-                        values = _first_rows(values, min(self.capacity, 1 << max(n - 1, 0).bit_length()))
-                    targets = (np.moveaxis(array[group, done : done + n], 0, 1) for array in out)
-                    transfers = list(zip(targets, values, strict=True))
+                    state, evaluation, values = self._chunk(placed, (state, evaluation, keys), span)
+                    draws = slice(done, done + n)
+                    targets = [np.moveaxis(array[group, draws], 0, 1) for array in out[:2]]
+                    transfers = list(zip([*targets, numbers[draws, :, group]], self._fewer(values, n), strict=True))
                     if done + n == rows:
                         transfers += [(sources[0], state), (sources[1], evaluation)]
                     yield transfers
 
         self._follow(calls, len(chains.state), self.group)
+        for target, values in zip(out[2:], np.moveaxis(numbers, 1, 0), strict=True):
+            target[...] = values.T
         return out
 
     def _follow(
@@ -271,6 +277,13 @@ class JaxEngine:
         else:
             with ThreadPoolExecutor(len(devices)) as pool:
                 list(pool.map(follow, range(len(devices))))
+
+    def _fewer(self, arrays: tuple[Array, ...], rows: int) -> tuple[Array, ...]:
+        """Return arrays with little more than their first rows: all that an accelerator has to send."""
+        if not self.accelerated:
+            return arrays
+        unit = 1 << max(rows.bit_length() - 3, 0)  # three binary digits: slices are compiled for few numbers of rows
+        return _first_rows(arrays, min(len(arrays[0]), -(-rows // unit) * unit))
 
     def _precisely(self) -> AbstractContextManager[None]:
         return jax.enable_x64(self.precision != "float32")

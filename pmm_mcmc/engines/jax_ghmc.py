@@ -125,15 +125,15 @@ def _refined(drift: Drift, step: Array, begin: Chains, outcome: _Outcome) -> _Ou
     def attempt(now: _Ladder) -> _Ladder:
         """Follow all chains forward, or back from their ends: those that go on, or may take these, are counted."""
         n = substeps[now.attempt]
-        ahead = forward[now.attempt]
-        start = choose(ahead, begin, now.end._replace(v=-now.end.v))
+        is_forward = forward[now.attempt]
+        start = choose(is_forward, begin, now.end._replace(v=-now.end.v))
         end, log_ratio, n_evaluations = _leapfrog(drift, start, step / n.astype(step.dtype), n)
         reached = _as_ratio(log_ratio)
-        counted = jnp.where(ahead, now.going, now.good)
+        counted = jnp.where(is_forward, now.going, now.good)
         n_grad = now.outcome.n_grad + jnp.where(counted, n_evaluations, 0)
-        ratio = jnp.where(ahead, reached, now.ratio)
-        good = counted & jnp.where(ahead, jnp.abs(persistent) < ratio, far_below(ratio * reached, persistent))
-        end = choose(ahead, end, now.end)
+        ratio = jnp.where(is_forward, reached, now.ratio)
+        good = counted & jnp.where(is_forward, jnp.abs(persistent) < ratio, far_below(ratio * reached, persistent))
+        end = choose(is_forward, end, now.end)
         moved = end._replace(factor=persistent / jnp.where(good, ratio, 1.0))
         taken = good & last[now.attempt]
         outcome = now.outcome._replace(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import stanli
 from c_libraries import at
+from hierarchy_models import some_noncentring
 from pymc.exceptions import SamplingError
 from stan_programs import BRMS, FORMS, FORMS_DATA, MIXTURE, REGRESSION, SCHOOLS, SCHOOLS_DATA, SCHOOLS_MEANS
 
@@ -168,7 +169,7 @@ def test_the_composed_density_is_that_of_the_change_of_variables(which):
     density = pmm.LogDensity.from_stan(FORMS, FORMS_DATA)
     composed = density.noncentred({}).composed
     structure, rng = composed.structure, np.random.default_rng(2)
-    noncentring = structure.initial_noncentring() if which == "none" else rng.gamma(1.0, size=structure.n_parameters)
+    noncentring = some_noncentring(structure, rng, which == "none")
     z = rng.normal(size=density.d)
     value, evaluation = at(composed, z, noncentring=noncentring)
     d = density.d
