@@ -64,7 +64,7 @@ def main(words: list[str]) -> None:
     survivors = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for part in ("pmm_mcmc", "tests", "examples", "pyproject.toml"):
+        for part in ("pmm_mcmc", "tests", "examples", "benchmarks/common", "pyproject.toml"):
             source = ROOT / part
             if source.is_dir():
                 shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
