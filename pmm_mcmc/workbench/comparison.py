@@ -33,8 +33,8 @@ from pmm_mcmc.api import (
     verdict,
     write,
 )
-from pmm_mcmc.workbench import figures
 from pmm_mcmc.workbench.entrants import FEWEST, NAMES, Run, Sampler, named, run
+from pmm_mcmc.workbench.figures import THEMES, draw, short_names
 from pmm_mcmc.workbench.measures import MEASURES, Arrays, beyond_noise, measured, score_of
 from pmm_mcmc.workbench.reference import Truth, model_labels, truth_of_draws, truth_of_target, unconstrained_draws
 from pmm_mcmc.workbench.targets import Target, get
@@ -397,7 +397,7 @@ class Comparison:
 
     def _tables(self) -> dict[str, pd.DataFrame]:
         """Return the main columns of the table as text, in parts."""
-        names = figures.short_names(self.table)
+        names = short_names(self.table)
         parts = {}
         for title, columns in _TABLES.items():
             lines = []
@@ -467,9 +467,9 @@ class Comparison:
         runs = {name: arrays for name, arrays in self.runs.items() if arrays}
         if not runs:
             raise ValueError("no sampler ran, so that there is nothing to draw: the column 'says' has the reasons")
-        if theme not in figures.THEMES:
+        if theme not in THEMES:
             raise ValueError(f"theme={theme!r}: must be 'light' or 'dark'")
-        return figures.draw(runs, self.truth, self.labels, self.mode_weights, theme)
+        return draw(runs, self.truth, self.labels, self.mode_weights, theme)
 
 
 def _with_error(value: float, error: float, decimals: int | None = None) -> str:
