@@ -272,8 +272,9 @@ class JaxEngine:
                 for transfers in waiting:
                     _fetch(transfers)
 
-        if len(devices) == 1:
-            follow(0)
+        if len(devices) < 2:
+            for i in range(len(devices)):
+                follow(i)
         else:
             with ThreadPoolExecutor(len(devices)) as pool:
                 list(pool.map(follow, range(len(devices))))

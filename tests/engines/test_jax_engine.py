@@ -264,6 +264,11 @@ def test_single_precision_is_close_to_double():
         np.testing.assert_allclose(a, b, rtol=0.0, atol=1e-4)
 
 
+def test_no_positions_are_no_calls():
+    run = gaussian_engine(SCHEMES["OLMC"][0], D, 3)
+    assert run.gradient_at(np.empty((0, D))).shape == (0, D)
+
+
 def test_too_many_transitions_are_refused():
     run = rough_engine(SPREAD, 33)
     state, gradient = rough_starts(run, 3)

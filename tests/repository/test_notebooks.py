@@ -61,7 +61,17 @@ def displayed(code, name, namespace):
     return [value] if isinstance(value, Figure) else []
 
 
+@pytest.fixture
+def levels_of_loggers():
+    """Restore what notebooks set: the levels of loggers."""
+    levels = {name: logging.getLogger(name).level for name in ("pymc", "pmm_mcmc")}
+    yield
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+
+
 @pytest.mark.pymc
+@pytest.mark.usefixtures("levels_of_loggers")
 @every_notebook
 def test_it_runs_in_the_quick_setting(path, monkeypatch, capsys, caplog):
     matplotlib.use("Agg")
