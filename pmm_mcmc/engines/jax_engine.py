@@ -4,7 +4,8 @@ Chains advance in groups of fixed size, the last one padded, because matrix prod
 differently.  Each device runs the same program for one group after the other, a call ahead of what is fetched.  The
 arithmetic of a group thus does not depend on the number of groups or on the length of a chunk, and random numbers are
 keyed by (seed, chain, transition).  On one kind of hardware the draws depend on the same three, bit for bit: on a CPU
-for any number of devices, on accelerators, where each has one group if it can, for the same number.
+for any number of devices up to that of its cores, on accelerators, where each has one group if it can, for the same
+number.
 
 One function is compiled for warm-up and sampling, all tuned parameters and any number of draws up to its capacity.
 """
@@ -35,11 +36,13 @@ from pmm_mcmc.model.jax_density import JaxDensity
 
 # Largest group on a CPU, where larger ones are no faster per chain (benchmarks/many_chains.py).
 _GROUP_CPU = 256
-# Of an accelerator's memory a call's buffers take at most one over the first, and a transition of a group, which needs
-# some twenty times the numbers of a draw (notes of XLA's plans for an H100: 6 to 18), at most one over the second.
+# Of an accelerator's memory a call's buffers take at most one over the first, and a transition of a group at most one
+# over the second.  XLA's plans for an H100 (benchmarks gpu_program) have 4 to 7 times the numbers of a draw for it and,
+# of a regression with 1,000 rows, 3 times the largest array of its density.
 _CALLS_IN_MEMORY = 6
 _GROUPS_IN_MEMORY = 8
-_NUMBERS = 20
+_DRAWS = 8
+_LARGEST = 4
 # Memory of an accelerator that does not tell it.
 _MEMORY = 2**33
 # Warm-up asks for some hundred gradients one after the other: they are not padded to a group, but to this.
@@ -71,6 +74,13 @@ def _first_rows(arrays: tuple[Array, ...], rows: int) -> tuple[Array, ...]:
     return tuple(array[:rows] for array in arrays)
 
 
+def _largest_of(program: Any) -> int:
+    """Return the size of the largest array that a traced program computes."""
+    sizes = [variable.aval.size for equation in program.eqns for variable in equation.outvars]
+    below = [getattr(value, "jaxpr", value) for equation in program.eqns for value in equation.params.values()]
+    return max([*sizes, *(_largest_of(inner) for inner in below if hasattr(inner, "eqns"))], default=0)
+
+
 class JaxEngine:
     """Chains of one method over one log density, a JAX function, compiled by JAX.
 
@@ -99,7 +109,8 @@ class JaxEngine:
             memory = _memory_of(self.devices[0])
             buffers = memory // _CALLS_IN_MEMORY
             in_run = len(self.devices) * int(jax.process_count())
-            groups = max(min(in_run, groups), -(-chains * numbers * _NUMBERS * _GROUPS_IN_MEMORY // memory))
+            in_transition = _DRAWS * numbers + _LARGEST * 8 * self._largest_array(density)
+            groups = max(min(in_run, groups), -(-chains * in_transition * _GROUPS_IN_MEMORY // memory))
         self.group = -(-chains // groups)
         self.few = min(self.group, _FEW)
         self.capacity = max(1, min(_MOST_ROWS, buffers // (self.group * numbers)))
@@ -111,6 +122,16 @@ class JaxEngine:
         options = _compiler_options(self.devices[0])
         self._chunk = jax.jit(self._advance_group, compiler_options=options)
         self._evaluate = jax.jit(self._evaluate_group, compiler_options=options)
+
+    def _largest_array(self, density: JaxDensity) -> int:
+        """Return the most numbers of an array that the density of one chain needs, such as one for each row of data."""
+
+        def evaluate(z: Array) -> tuple[Array, Array]:
+            return density.batch(z, shared, self.precision)
+
+        with self._precisely():
+            shared = density.shared(self.precision, density.structure.initial_noncentring())
+            return _largest_of(jax.make_jaxpr(evaluate)(jnp.zeros((1, self.d))).jaxpr)
 
     # -- traced ------------------------------------------------------------------------------------------------------
 

@@ -63,11 +63,20 @@ def test_draws_are_those_of_a_cpu_and_little_more_than_them_is_fetched(scale, mo
 def test_a_device_has_one_group_that_fits_its_memory():
     bytes_of_a_draw = 8 * (2 * D + 7)
     for chains, devices, memory, groups in (
-        (16_384, 1, 2**36, 1), (16_384, 4, 2**36, 4), (300, 4, 2**36, 2), (16_384, 1, 16_384 * bytes_of_a_draw * 40, 4),
+        (16_384, 1, 2**36, 1), (16_384, 4, 2**36, 4), (300, 4, 2**36, 2), (16_384, 1, 16_384 * bytes_of_a_draw * 20, 4),
     ):  # fmt: skip
         engine = JaxEngine(GHMC, density(), chains, devices=[accelerator(memory)] * devices)
         assert engine.group == chains // groups
         assert engine.capacity * engine.group * bytes_of_a_draw <= memory / jax_engine._CALLS_IN_MEMORY
+
+
+def test_rows_of_data_count_for_a_group():
+    rows = np.ones((50_000, D))
+    regression = JaxDensity.of_function(lambda x: -0.5 * jnp.sum((rows @ x) ** 2), D)
+    memory = 2**33
+    engine = JaxEngine(GHMC, regression, 16_384, devices=[accelerator(memory)])
+    assert 256 < engine.group < 16_384
+    assert 3 * 8 * len(rows) * engine.group <= memory / jax_engine._GROUPS_IN_MEMORY
 
 
 def test_calls_are_graphs_on_nvidia_s_alone_and_can_be_switched_off(monkeypatch):
