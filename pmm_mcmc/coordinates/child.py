@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pmm_mcmc.coordinates.groups import upper_root
 from pmm_mcmc.coordinates.walk import rows_to_z
 
 __all__ = [
@@ -172,7 +173,7 @@ class ChildDraws(NamedTuple):
     w, mu, L
         The child in units of its prior, its location and its scale; a walk has no ``w``.
     B
-        Precision of ``w``: elementwise the diagonal of ``B``, of groups its lower Cholesky factor ``C``; a walk has
+        Precision of ``w``: elementwise the diagonal of ``B``, of groups its upper triangular root ``C``; a walk has
         None.
     """
 
@@ -259,7 +260,7 @@ class Child(NamedTuple):
             return ChildDraws(z, log_det, None, mu, L, None)
         w = or_nan(np.linalg.solve, L, (x.reshape(mu.shape) - mu).swapaxes(1, 2)).swapaxes(1, 2)
         pull = (a - (H @ mu[..., None])[..., 0]) @ L
-        C = or_nan(np.linalg.cholesky, np.eye(mu.shape[2]) + L.swapaxes(1, 2)[:, None] @ H @ L[:, None])
+        C = or_nan(_upper_root, np.eye(mu.shape[2]) + L.swapaxes(1, 2)[:, None] @ H @ L[:, None])
         z = (w[..., None, :] @ C)[..., 0, :] - or_nan(np.linalg.solve, C, pull[..., None])[..., 0]
         log_det = mu.shape[1] * _log_diagonal(L) - _log_diagonal(C).sum(axis=1)
         return ChildDraws(z.reshape(len(x), -1), log_det, w, mu, L, C)
@@ -314,6 +315,10 @@ class Places(NamedTuple):
         ends = np.cumsum([0, *(child.n_parameters for child in children), n_weights, signed]).tolist()
         *slices, weights, log_c = (slice(begin, end) for begin, end in pairwise(ends))
         return cls(slices, weights, log_c)
+
+
+def _upper_root(matrix: np.ndarray) -> np.ndarray:
+    return upper_root(np.linalg.cholesky, matrix)
 
 
 def _log_diagonal(matrix: np.ndarray) -> np.ndarray:

@@ -6,7 +6,9 @@ are placed at
 .. math:: x = \mu + L w, \qquad w = C^{-T} \bigl(C^{-1} L^T (a - H \mu) + z\bigr), \qquad C C^T = B = I + L^T H L.
 
 :math:`e^{a'x - x'Hx / 2}` stands for the rest of the posterior.  One group is a vector, such as a Gaussian process.
-``C`` is kept as its transpose, ``U``: rows are contiguous.  An argument that ends in ``_bar`` is an adjoint: the
+``C`` is upper triangular: then :math:`L C^{-T}` is the lower Cholesky factor of the covariance of ``x``, which where
+``H`` is large does not depend on ``L``, whereas the lower root of ``B`` would turn ``x`` with it.  ``C`` is kept as its
+transpose, ``T``: rows are contiguous.  An argument that ends in ``_bar`` is an adjoint: the
 derivative of a cost with respect to the value of that name.
 """
 
@@ -21,67 +23,67 @@ from numba import carray
 
 from pmm_mcmc.coordinates.numba_op import NATIVE, NumbaMap, applied, version_of
 
-__all__ = ["noncentred_groups"]
+__all__ = ["noncentred_groups", "upper_root"]
 
 _loop = numba.njit(error_model="numpy")
 
 
 @_loop
-def _factor(L, H, HL, U):
-    """Fill in ``HL``, the product of ``H`` and ``L``, and ``U``, the upper factor of ``B``."""
+def _factor(L, H, HL, T):
+    """Fill in ``HL``, the product of ``H`` and ``L``, and ``T``, the lower factor of ``B``."""
     K = len(L)
     HL[:] = 0.0
-    U[:] = 0.0
+    T[:] = 0.0
     for i in range(K):
-        U[i, i] = 1.0
+        T[i, i] = 1.0
         for k in range(K):
             if H[i, k] != 0.0:
                 for j in range(k + 1):
                     HL[i, j] += H[i, k] * L[k, j]
     for k in range(K):
         for i in range(k + 1):
-            for j in range(i, K):
-                U[i, j] += L[k, i] * HL[k, j]
-    for k in range(K):
-        U[k, k] = np.sqrt(U[k, k])
-        for j in range(k + 1, K):
-            U[k, j] /= U[k, k]
-        for i in range(k + 1, K):
-            for j in range(i, K):
-                U[i, j] -= U[k, i] * U[k, j]
-
-
-@_loop
-def _unfactor(U, U_bar):
-    """Replace the adjoint of the upper factor by that of the upper triangle of ``B``, in place."""
-    K = len(U)
+            for j in range(i + 1):
+                T[i, j] += L[k, i] * HL[k, j]
     for k in range(K - 1, -1, -1):
-        for i in range(k + 1, K):
-            for j in range(i, K):
-                U_bar[k, i] -= U_bar[i, j] * U[k, j]
-                U_bar[k, j] -= U_bar[i, j] * U[k, i]
-        for j in range(k + 1, K):
-            U_bar[k, j] /= U[k, k]
-            U_bar[k, k] -= U_bar[k, j] * U[k, j]
-        U_bar[k, k] /= 2.0 * U[k, k]
+        T[k, k] = np.sqrt(T[k, k])
+        for j in range(k):
+            T[k, j] /= T[k, k]
+        for i in range(k):
+            for j in range(i + 1):
+                T[i, j] -= T[k, i] * T[k, j]
 
 
 @_loop
-def _down(U, y):
+def _unfactor(T, T_bar):
+    """Replace the adjoint of the lower factor by that of the lower triangle of ``B``, in place."""
+    K = len(T)
+    for k in range(K):
+        for i in range(k):
+            for j in range(i + 1):
+                T_bar[k, i] -= T_bar[i, j] * T[k, j]
+                T_bar[k, j] -= T_bar[i, j] * T[k, i]
+        for j in range(k):
+            T_bar[k, j] /= T[k, k]
+            T_bar[k, k] -= T_bar[k, j] * T[k, j]
+        T_bar[k, k] /= 2.0 * T[k, k]
+
+
+@_loop
+def _up(T, y):
     """Solve ``C t = y`` in place."""
-    for i in range(len(y)):
-        y[i] /= U[i, i]
-        for j in range(i + 1, len(y)):
-            y[j] -= U[i, j] * y[i]
+    for i in range(len(y) - 1, -1, -1):
+        y[i] /= T[i, i]
+        for j in range(i):
+            y[j] -= T[i, j] * y[i]
 
 
 @_loop
-def _up(U, y):
+def _down(T, y):
     """Solve ``C' w = y`` in place."""
-    for i in range(len(y) - 1, -1, -1):
-        for j in range(i + 1, len(y)):
-            y[i] -= U[i, j] * y[j]
-        y[i] /= U[i, i]
+    for i in range(len(y)):
+        for j in range(i):
+            y[i] -= T[i, j] * y[j]
+        y[i] /= T[i, i]
 
 
 @_loop
@@ -95,24 +97,24 @@ def _times_transposed(L, e, out):
 
 @_loop
 def _group(mu, L, a, H, z, work):
-    """Fill in what the map of a group makes: ``H L``, ``U``, ``e = a - H mu``, ``t = C^-1 L' e`` and ``w``."""
+    """Fill in what the map of a group makes: ``H L``, ``T``, ``e = a - H mu``, ``t = C^-1 L' e`` and ``w``."""
     K = len(z)
     HL = work[:K]
-    U = work[K : 2 * K]
+    T = work[K : 2 * K]
     e = work[2 * K]
     t = work[2 * K + 1]
     w = work[2 * K + 2]
-    _factor(L, H, HL, U)
+    _factor(L, H, HL, T)
     for i in range(K):
         e[i] = a[i]
         for k in range(K):
             e[i] -= H[i, k] * mu[k]
     _times_transposed(L, e, t)
-    _down(U, t)
+    _up(T, t)
     for i in range(K):
         w[i] = t[i] + z[i]
-    _up(U, w)
-    return HL, U, e, t, w
+    _down(T, w)
+    return HL, T, e, t, w
 
 
 @numba.njit(cache=True, error_model="numpy")
@@ -123,9 +125,9 @@ def _place(mu, L, a, H, z):
     log_det = 0.0
     work = np.empty((2 * K + 3, K), z.dtype)
     for g in range(G):
-        _, U, _, _, w = _group(mu[g], L, a[g], H[g], z[g], work)
+        _, T, _, _, w = _group(mu[g], L, a[g], H[g], z[g], work)
         for i in range(K):
-            log_det += np.log(L[i, i]) - np.log(U[i, i])
+            log_det += np.log(L[i, i]) - np.log(T[i, i])
             for j in range(i + 1):
                 x[g, i] += L[i, j] * w[j]
     return x, np.array(log_det, z.dtype)
@@ -135,42 +137,42 @@ def _place(mu, L, a, H, z):
 def _pull_back(mu, L, a, H, z, x_bar, log_det_bar):
     r"""Return the adjoints of ``mu``, ``L`` and ``z`` from those of the outputs of :func:`_place`.
 
-    With :math:`e = a - H \mu`, :math:`t = C^{-1} L^T e`, :math:`U = C^T` and the adjoint :math:`\bar\ell` of the log
+    With :math:`e = a - H \mu`, :math:`t = C^{-1} L^T e`, :math:`T = C^T` and the adjoint :math:`\bar\ell` of the log
     determinant,
 
     .. math::
        \bar z &= C^{-1} L^T \bar x, \quad r = C^{-T} \bar z, \quad \bar\mu = \bar x - H L r, \\
-       \bar U &= -\bar z w^T - t r^T - \bar\ell\,\mathrm{diag}(1 / U_{ii}), \\
+       \bar T &= -\bar z w^T - t r^T - \bar\ell\,\mathrm{diag}(1 / T_{ii}), \\
        \bar L &= H L (\bar B + \bar B^T) + e r^T + \bar x w^T + \bar\ell\,\mathrm{diag}(1 / L_{ii}) .
     """
     G, K = z.shape
     mu_bar = np.empty((G, K), z.dtype)
     L_bar = np.zeros((K, K), z.dtype)
     z_bar = np.empty((G, K), z.dtype)
-    U_bar = np.empty((K, K), z.dtype)
+    T_bar = np.empty((K, K), z.dtype)
     r = np.empty(K, z.dtype)
     work = np.empty((2 * K + 3, K), z.dtype)
     by_det = log_det_bar[()]
     for g in range(G):
-        HL, U, e, t, w = _group(mu[g], L, a[g], H[g], z[g], work)
+        HL, T, e, t, w = _group(mu[g], L, a[g], H[g], z[g], work)
         _times_transposed(L, x_bar[g], z_bar[g])
-        _down(U, z_bar[g])
+        _up(T, z_bar[g])
         r[:] = z_bar[g]
-        _up(U, r)
+        _down(T, r)
         for i in range(K):
-            for j in range(i, K):
-                U_bar[i, j] = -w[j] * z_bar[g, i] - r[j] * t[i]
-            U_bar[i, i] -= by_det / U[i, i]
-        _unfactor(U, U_bar)
+            for j in range(i + 1):
+                T_bar[i, j] = -w[j] * z_bar[g, i] - r[j] * t[i]
+            T_bar[i, i] -= by_det / T[i, i]
+        _unfactor(T, T_bar)
         for i in range(K):
-            U_bar[i, i] *= 2.0
+            T_bar[i, i] *= 2.0
             for j in range(i):
-                U_bar[i, j] = U_bar[j, i]
+                T_bar[j, i] = T_bar[i, j]
         for i in range(K):
             L_bar[i, i] += by_det / L[i, i]
             for k in range(K):
                 for j in range(i + 1):
-                    L_bar[i, j] += HL[i, k] * U_bar[k, j]
+                    L_bar[i, j] += HL[i, k] * T_bar[k, j]
             mu_bar[g, i] = x_bar[g, i]
             for j in range(i + 1):
                 L_bar[i, j] += e[i] * r[j] + x_bar[g, i] * w[j]
@@ -223,15 +225,20 @@ def _native_pull_back():
     return native_pull_back
 
 
+def upper_root(cholesky, B):
+    """Return the upper triangular ``C`` with ``C C' = B``, by a function that returns the lower one."""
+    return cholesky(B[..., ::-1, ::-1])[..., ::-1, ::-1]
+
+
 def _place_in_jax(mu, L, a, H, z):
     """Return the outputs of :func:`_place` by JAX."""
     import jax.numpy as jnp
     from jax.scipy.linalg import solve_triangular
 
-    C = jnp.linalg.cholesky(jnp.eye(z.shape[1], dtype=z.dtype) + L.T @ H @ L)
+    C = upper_root(jnp.linalg.cholesky, jnp.eye(z.shape[1], dtype=z.dtype) + L.T @ H @ L)
     pull = (a - (H @ mu[..., None])[..., 0]) @ L
-    t = solve_triangular(C, pull[..., None], lower=True)
-    w = solve_triangular(C.mT, t + z[..., None], lower=False)[..., 0]
+    t = solve_triangular(C, pull[..., None], lower=False)
+    w = solve_triangular(C.mT, t + z[..., None], lower=True)[..., 0]
     of_C = jnp.log(jnp.diagonal(C, axis1=-2, axis2=-1)).sum()
     return mu + w @ L.T, z.shape[0] * jnp.log(jnp.diagonal(L)).sum() - of_C
 

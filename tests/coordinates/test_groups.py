@@ -30,12 +30,13 @@ def inputs(G, K, seed=1):
 
 
 def dense(xp, mu, L, a, H, z):
-    """The definition."""
+    """The definition: mean and Cholesky factor of ``x`` under the prior and what stands for the rest."""
     x, log_det = [], 0.0
     for m, s, S, e in zip(mu, a, H, z, strict=True):
-        C = xp.linalg.cholesky(xp.eye(len(m)) + L.T @ S @ L)
-        x.append(m + L @ xp.linalg.solve(C.T, xp.linalg.solve(C, L.T @ (s - S @ m)) + e))
-        log_det = log_det + xp.log(xp.diagonal(L)).sum() - xp.log(xp.diagonal(C)).sum()
+        covariance = xp.linalg.inv(xp.linalg.inv(L @ L.T) + S)
+        root = xp.linalg.cholesky(covariance)
+        x.append(m + covariance @ (s - S @ m) + root @ e)
+        log_det = log_det + xp.log(xp.diagonal(root)).sum()
     return xp.stack(x), log_det
 
 
