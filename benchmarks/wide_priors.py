@@ -37,6 +37,7 @@ SIZES = (25, 9, 5)
 ROWS, DRAWS, WANTED = 800, 1000, 400
 # Effects beside an intercept: families and numbers of groups of the smallest factor, and the true sds.
 FEW = [("logit", 2), ("logit", 4), ("Poisson", 3), ("Poisson", 6), ("normal", 2), ("normal", 5)]
+GROUPS = [("logit", 5), ("Poisson", 3), ("normal", 7)]
 SDS = (0.5, 0.4, 0.5, 0.2)
 # What is written by hand in place of the default, for those models.
 BY_HAND = {
@@ -141,11 +142,29 @@ def intercepts(family: str, few: int, prior: str) -> pm.Model:
     return model
 
 
+def few_groups(family: str, groups: int, prior: str) -> pm.Model:
+    """An intercept and a slope beside correlated effects of few groups on both, as brms writes ``1 + x + (1 + x | g)``."""
+    rng = np.random.default_rng([16, groups, FAMILIES.index(family)])
+    group = rng.integers(groups, size=ROWS)
+    covariate = rng.normal(size=ROWS)
+    effects = rng.normal(size=(groups, 2)) * np.array([0.6, 0.3])
+    with pm.Model() as model:
+        level = pm.Normal("level", 0.0, 5.0)
+        slope = pm.Normal("slope", 0.0, 5.0)
+        chol, _, _ = pm.LKJCholeskyCov("chol", n=2, eta=2.0, sd_dist=PRIORS[prior](shape=2))
+        effect = pm.MvNormal("effect", np.zeros(2), chol=chol, shape=(groups, 2))
+        predictor = level + effect[group, 0] + (slope + effect[group, 1]) * covariate
+        truth = 0.3 + effects[group, 0] + (0.5 + effects[group, 1]) * covariate
+        observed(family, predictor, truth, prior, rng)
+    return model
+
+
 MODELS: dict[str, Callable[[str], pm.Model]] = {
     **{f"crossed/{family}-{k}": partial(crossed, family, k) for family in FAMILIES for k in (1, 2, 3)},
     **{f"nested/{family}": partial(nested, family) for family in ("logit", "normal")},
     **{f"slopes/{family}": partial(slopes, family) for family in ("logit", "Poisson", "normal")},
     **{f"correlated/{family}": partial(slopes, family, correlated=True) for family in ("Poisson", "normal")},
+    **{f"few groups/{family}-{k}": partial(few_groups, family, k) for family, k in GROUPS},
     **{f"intercepts/{family}-{few}": partial(intercepts, family, few) for family, few in FEW},
     **{f"walk/{family}": partial(walk, family) for family in ("Poisson", "normal")},
 }

@@ -9,7 +9,7 @@ the two ``w`` has the precision :math:`B = C C^T = I + L^T H L`, and chains move
 which is standard normal where the rest is as ``(a, H)`` say.  There are four kinds of children:
 
 - ``"elementwise"``: every element by itself (:func:`element_to_x`).
-- ``"grouped"``: groups of few elements with one covariance (:mod:`pmm_mcmc.coordinates.groups`).
+- ``"grouped"``: groups of few elements with one covariance (:mod:`pmm_mcmc.coordinates.groups`), or their contrasts.
 - ``"dense"``: one group, a vector, with a diagonal ``H``.
 - ``"walk"``: an autoregression (:mod:`pmm_mcmc.coordinates.walk`).
 
@@ -28,12 +28,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pmm_mcmc.coordinates.affine import MOST_DENSE
 from pmm_mcmc.coordinates.groups import upper_root
 from pmm_mcmc.coordinates.walk import rows_to_z
 
 __all__ = [
-    "Child", "ChildDraws", "Places", "common", "curvature", "element_to_x", "intercept", "made_up_for", "or_nan",
-    "share_in_common",
+    "Child", "ChildDraws", "Places", "common", "curvature", "element_to_x", "made_up_for", "or_nan",
 ]  # fmt: skip
 
 
@@ -222,30 +222,92 @@ class Child(NamedTuple):
 
     @property
     def sweeps(self) -> bool:
-        """Whether other variables may make up for what its elements have in common."""
-        return self.kind == "elementwise" and self.size > 1 and not self.fixed
+        """Whether other variables may make up for what its elements or groups have in common."""
+        return self.kind in ("elementwise", "grouped") and self.size > 1 and not self.fixed
+
+    @property
+    def n_common(self) -> int:
+        """Number of coordinates that others may make up for."""
+        return self.sweeps * (self.shape[-1] if self.kind == "grouped" else 1)
 
     @property
     def n_parameters(self) -> int:
         """Number of parameters of its non-centring."""
         if self.kind == "grouped":
-            return self.size * (1 + self.shape[-1])
+            return self.size * (1 + self.shape[-1]) + 1
         return 2 * self.size + (self.kind == "elementwise")
 
     def split(self, parameters: Any) -> tuple[Any, ...]:
         """Return ``a`` and ``H`` from the flat parameters: ``(m,)`` both, or ``(G, K)`` and ``(G, K, K)`` of groups.
 
-        Elementwise the share ``rho`` ``(1,)`` of :func:`element_to_x` follows.
+        The ``rho`` ``(1,)`` of :func:`element_to_x` or, of groups, :meth:`turned` follows.
         """
         m = self.size
         if self.kind == "elementwise":
             return parameters[:m], parameters[m : 2 * m], parameters[2 * m :]
         if self.kind == "grouped":
             K = self.shape[-1]
-            return parameters[:m].reshape((m // K, K)), parameters[m:].reshape((m // K, K, K))
+            H = parameters[m : m + m * K].reshape((m // K, K, K))
+            return parameters[:m].reshape((m // K, K)), H, parameters[m + m * K :]
         if self.kind == "dense":
             return parameters[None, :m], parameters[None, m:, None] * np.eye(m)
         return parameters[:m], parameters[m:]
+
+    def turned(self, groups: Any, rho: Any = 1.0) -> Any:
+        """Return groups ``(..., G, K)`` reflected so that the first is what all have in common, or reflected back.
+
+        The others are contrasts, and under the prior, about its mean, all have the law that groups have.  With a
+        ``rho`` of 0 groups are as they are.
+        """
+        v = self._normal[:, None]
+        return groups - 2.0 * rho * v * (v * groups).sum(axis=-2, keepdims=True)
+
+    @property
+    def _normal(self) -> np.ndarray:
+        """The unit normal ``(G,)`` of the reflection, which takes the first axis to that of equal numbers."""
+        count = self.size // self.shape[-1]
+        normal = np.full(count, count**-0.5)
+        normal[0] -= 1.0
+        return normal / max(np.linalg.norm(normal), _SMALL)
+
+    def in_common(self, x: Any, parameters: Any) -> Any:
+        """Return what its elements ``(..., m)`` have in common, ``(..., k)``: their mean, or that of groups."""
+        if self.kind == "grouped":
+            return x.reshape((*x.shape[:-1], -1, self.shape[-1])).mean(axis=-2)
+        return common(self.split(parameters)[1], x)
+
+    def fit(self, r: np.ndarray, x: np.ndarray, weight: np.ndarray, H: np.ndarray, swept: bool) -> np.ndarray:
+        """Return its parameters by gradients ``r`` of the rest at draws ``x`` ``(n, m)``, and the curvature over pairs.
+
+        ``swept`` is whether another variable follows what elements have in common.
+        """
+        of_groups = (*weight.shape, -1)
+        groups = x.reshape(of_groups)
+        of_rest = r.reshape(of_groups)
+        if swept and self.kind == "grouped":
+            return self._fit_of_turned(self.turned(of_rest), self.turned(groups), weight, H)
+        rho = share_in_common(r, x, H[:, 0, 0]) if swept and self.sweeps else 0.0
+        if self.kind in ("elementwise", "dense") and self.size <= MOST_DENSE:
+            h = H[:, 0, 0]
+            others = made_up_for(r, x, weight, h) - rho * h * h / max(h.sum(), _TINY)
+            H[:, 0, 0] = h - np.maximum(others, 0.0)
+        a = intercept(of_rest, groups, weight, H)
+        if rho:
+            # Nor does the rest pull at it: what is left by chance would count with the square of the scale.
+            h = H[:, 0]
+            a -= rho * h * a.sum() / max(h.sum(), _TINY)
+        return np.concatenate([a.ravel(), H.ravel(), [rho]])[: self.n_parameters]
+
+    def _fit_of_turned(self, r: np.ndarray, x: np.ndarray, weight: np.ndarray, H: np.ndarray) -> np.ndarray:
+        """Return the parameters of turned groups; what they have in common has the curvature left over draws."""
+        weight = np.broadcast_to(weight.mean(axis=1, keepdims=True), weight.shape)
+        H = np.einsum("ig,gkl->ikl", self.turned(np.eye(len(H))) ** 2, H)
+        changes = r[:, :1] - r[:, :1].mean(axis=0)
+        moves = x[:, :1] - x[:, :1].mean(axis=0)
+        H[:1] = curvature(changes, moves, weight[:, :1])
+        a = intercept(r, x, weight, H)
+        a[0] = H[0] @ x[:, 0].mean(axis=0)  # the rest does not pull at it
+        return np.concatenate([a.ravel(), H.ravel(), [1.0]])
 
     def to_z(self, x: np.ndarray, mu: Any, L: Any, parameters: np.ndarray) -> ChildDraws:
         """Return ``z`` of the child's elements ``x`` ``(n, m)``, given location and scale, with what it is made of."""
@@ -253,12 +315,16 @@ class Child(NamedTuple):
             a, h, rho = self.split(parameters)
             z, log_det, w, B = _element_to_z(mu, L, a, h, rho, x)
             return ChildDraws(z, log_det, w, mu, L, B)
-        a, H = self.split(parameters)
+        a, H, *rho = self.split(parameters)
         if self.kind == "walk":
             variances, coefficients = L
             z, log_det = rows_to_z(coefficients, variances, mu, a, H, x)
             return ChildDraws(z, log_det, None, mu, L, None)
-        w = or_nan(np.linalg.solve, L, (x.reshape(mu.shape) - mu).swapaxes(1, 2)).swapaxes(1, 2)
+        offset = x.reshape(mu.shape) - mu
+        if rho:
+            offset = self.turned(offset, *rho)
+            mu = self.turned(mu, *rho)
+        w = or_nan(np.linalg.solve, L, offset.swapaxes(1, 2)).swapaxes(1, 2)
         pull = (a - (H @ mu[..., None])[..., 0]) @ L
         C = or_nan(_upper_root, np.eye(mu.shape[2]) + L.swapaxes(1, 2)[:, None] @ H @ L[:, None])
         z = (w[..., None, :] @ C)[..., 0, :] - or_nan(np.linalg.solve, C, pull[..., None])[..., 0]
@@ -298,6 +364,9 @@ class Child(NamedTuple):
             B = 1.0 + variances * self.split(parameters)[1]
         elif self.kind != "elementwise":
             B = (B * B).sum(axis=-1)  # the diagonal of C C'
+        if self.kind == "grouped":
+            *_, rho = self.split(parameters)
+            B = np.einsum("gi,nik->ngk", self.turned(np.eye(B.shape[1]), rho) ** 2, B)
         return (1.0 / B).reshape(len(B), -1)
 
 
@@ -311,7 +380,7 @@ class Places(NamedTuple):
     @classmethod
     def of(cls, children: Sequence[Child], swept: int = 0, signed: int = 0) -> Places:
         """Return the places for so many coordinates that are swept and scales that have a sign."""
-        n_weights = swept * sum(child.sweeps for child in children)
+        n_weights = swept * sum(child.n_common for child in children)
         ends = np.cumsum([0, *(child.n_parameters for child in children), n_weights, signed]).tolist()
         *slices, weights, log_c = (slice(begin, end) for begin, end in pairwise(ends))
         return cls(slices, weights, log_c)

@@ -19,17 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.coordinates.affine import MOST_DENSE
-from pmm_mcmc.coordinates.child import (
-    Child,
-    ChildDraws,
-    Places,
-    common,
-    curvature,
-    intercept,
-    made_up_for,
-    share_in_common,
-)  # fmt: skip
+from pmm_mcmc.coordinates.child import Child, ChildDraws, Places, curvature
 
 __all__ = ["Factor", "Signs", "Structure"]
 
@@ -289,7 +279,7 @@ class Structure:
     def _in_common(self, x: np.ndarray, noncentring: np.ndarray) -> np.ndarray:
         """Return what the elements of each child that sweeps have in common, ``(n, k)``, at ``x`` ``(n, d)``."""
         pairs = zip(self.children, self._places.children, strict=True)
-        columns = [common(child.split(noncentring[i])[1], x[:, child.at]) for child, i in pairs if child.sweeps]
+        columns = [child.in_common(x[:, child.at], noncentring[i]) for child, i in pairs if child.sweeps]
         return np.concatenate([np.empty((len(x), 0)), *columns], axis=1)
 
     def unswept(self, noncentring: np.ndarray) -> np.ndarray:
@@ -297,7 +287,7 @@ class Structure:
         out = noncentring.copy()
         out[self._places.weights] = 0.0
         for child, indices in zip(self.children, self._places.children, strict=True):
-            if child.kind == "elementwise":
+            if child.sweeps:
                 out[indices.stop - 1] = 0.0
         return out
 
@@ -346,24 +336,12 @@ class Structure:
             learnt = [(i, child, indices) for i, child, indices in triples if not child.fixed]
             curvatures = [curvature(*self._changes(i, pairs[i], variance, noncentring)) for i, _, _ in learnt]
             for H, (_, child, indices) in zip(curvatures, learnt, strict=True):
-                if child.sweeps:
+                if child.sweeps and child.kind == "elementwise":
                     out[indices][child.size : 2 * child.size] = H[:, 0, 0]
-            swept = self._sweep(x, out).any()
+            swept = bool(self._sweep(x, out).any())
             for H, (i, child, indices) in zip(curvatures, learnt, strict=True):
                 r, weight = (np.concatenate(arrays) for arrays in zip(*(block[i] for block in blocks), strict=True))
-                of_child = x[:, child.at]
-                rho = share_in_common(r, of_child, H[:, 0, 0]) if child.sweeps and swept else 0.0
-                if child.kind in ("elementwise", "dense") and child.size <= MOST_DENSE:
-                    h = H[:, 0, 0]
-                    others = made_up_for(r, of_child, weight, h) - rho * h * h / max(h.sum(), _TINY)
-                    H[:, 0, 0] = h - np.maximum(others, 0.0)
-                of_groups = (*weight.shape, -1)
-                a = intercept(r.reshape(of_groups), of_child.reshape(of_groups), weight, H)
-                if rho:
-                    # Nor does the rest pull at it: what is left by chance would count with the square of the scale.
-                    h = H[:, 0]
-                    a -= rho * h * a.sum() / max(h.sum(), _TINY)
-                out[indices] = np.concatenate([a.ravel(), H.ravel(), [rho] * (child.kind == "elementwise")])
+                out[indices] = child.fit(r, x[:, child.at], weight, H, swept)
             if swept:
                 out[self._places.weights] = self._sweep(x, out).ravel()
             if self.signed.size:

@@ -22,7 +22,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import Split
 from pytensor.tensor.shape import Shape
 
-from pmm_mcmc.coordinates.child import Child, Places, common, element_to_x
+from pmm_mcmc.coordinates.child import Child, Places, element_to_x
 from pmm_mcmc.coordinates.groups import noncentred_groups
 from pmm_mcmc.coordinates.structure import Signs, Structure
 from pmm_mcmc.coordinates.walk import noncentred_walk
@@ -108,9 +108,9 @@ def composed(
         values[variable.value] = x.reshape(child.shape).astype(variable.value.dtype)
         log_det = log_det + of_child
         if child.sweeps:
-            in_common.append(common(parameters[1], x))
+            in_common.append(child.in_common(x.ravel(), noncentring[indices]))
     if len(swept) and in_common:
-        weights = noncentring[places.weights].reshape((len(swept), len(in_common)))
+        weights = noncentring[places.weights].reshape((len(swept), sum(child.n_common for child in children)))
         moves = (weights * pt.concatenate(in_common)).sum(axis=1)
         for var in vars:
             rows = np.flatnonzero(np.isin(swept, hierarchy.indices(var)))
@@ -156,10 +156,13 @@ def _child_to_x(child: Child, law: Law, parameters: tuple[Any, ...], z: Any) -> 
     if child.kind == "elementwise":
         a, h, rho = parameters
         return element_to_x(pt, mu, L, a, h, rho, z)
-    a, h = parameters
+    a, h, *rho = parameters
     if child.kind == "walk":
         return noncentred_walk(law.rho, L**2, mu, a, h, z)
-    return noncentred_groups(mu, L, a, h, z.reshape(mu.shape))
+    if not rho:
+        return noncentred_groups(mu, L, a, h, z.reshape(mu.shape))
+    x, log_det = noncentred_groups(child.turned(mu, *rho), L, a, h, z.reshape(mu.shape))
+    return child.turned(x, *rho), log_det
 
 
 def _pull_back(inputs: list[Any], outputs: list[Any], log_det: Any, gradients: list[Any]) -> list[Any]:

@@ -188,18 +188,24 @@ def test_a_gaussian_rest_is_learnt_exactly(case):
     np.testing.assert_allclose(found_h[0] if case == "dense" else found_h, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_an_intercept_follows_what_effects_have_in_common_which_is_left_to_their_prior():
-    """It hides from draws that data hold each of them: the precision of three effects is ``100 (I - 1 1' / 3)``."""
+@pytest.mark.parametrize("K", [1, 2])
+def test_an_intercept_follows_what_effects_have_in_common_which_is_left_to_their_prior(K):
+    """It hides from draws that data hold each of them: the precision of three effects is ``100 (I - 1 1' / 3)``.
+
+    Groups of effects are turned, so that the first is what all have in common, of which data say nothing.
+    """
     with pm.Model() as model:
-        level, s = pm.Normal("level", 0.0, 10.0), pm.HalfNormal("s")
-        u = pm.Normal("u", 0.0, s, shape=3)
-        pm.Normal("y", level + u, 0.1, observed=np.zeros(3))
+        level, s = pm.Normal("level", 0.0, 10.0, shape=K), pm.HalfNormal("s")
+        cov = s**2 * (0.6 * np.eye(K) + 0.4)
+        u = pm.MvNormal("u", np.zeros(K), cov=cov, shape=(3, K)) if K > 1 else pm.Normal("u", 0.0, s, shape=3)
+        pm.Normal("y", level + u.reshape((3, K)), 0.1, observed=np.zeros((3, K)))
     _, mapped, start = densities(model)
     structure, rng = mapped.structure, np.random.default_rng(0)
     flat, outputs = mapped.graph
     of_z = pytensor.function([flat], outputs, mode="FAST_COMPILE")
-    common = rng.normal(size=(500, 1))
-    x = np.hstack([common, np.zeros((500, 1)), -common + 0.1 * rng.normal(size=(500, 3))])
+    common = rng.normal(size=(500, K))
+    effects = 0.1 * rng.normal(size=(500, 3, K)) - common[:, None]
+    x = np.hstack([common, np.zeros((500, 1)), effects.reshape(500, -1)])
     noncentring = structure.initial_noncentring()
 
     def slopes_at(positions):
@@ -207,13 +213,18 @@ def test_an_intercept_follows_what_effects_have_in_common_which_is_left_to_their
         return np.array([of_z(row)[1][2 * start.size : 3 * start.size] for row in z])
 
     (child,) = structure.children
-    nearby = structure.to_x(structure.displaced(x[:4], child, noncentring, rng), noncentring)
-    pairs = np.stack([x[:4], slopes_at(x[:4]), nearby, slopes_at(nearby)])
+    nearby = structure.to_x(structure.displaced(x[:12], child, noncentring, rng), noncentring)
+    pairs = np.stack([x[:12], slopes_at(x[:12]), nearby, slopes_at(nearby)])
     learnt = structure.learn(x, slopes_at(x), [pairs], noncentring)
-    _, h, rho = child.split(learnt[: child.n_parameters])
-    (weight,) = learnt[child.n_parameters : -1]  # the last is of the sign
-    np.testing.assert_allclose(h, 100.0, rtol=0.05)
-    np.testing.assert_allclose([weight, *rho], 1.0, atol=0.02)
+    a, H, rho = child.split(learnt[: child.n_parameters])
+    weights = learnt[child.n_parameters : -1].reshape(K, K)  # the last is of the sign
+    if K == 1:
+        np.testing.assert_allclose(H, 100.0, rtol=0.05)
+    else:
+        np.testing.assert_allclose(H[1:], 100.0 * np.eye(K)[None].repeat(2, axis=0), atol=5.0)
+        assert np.abs(H[0]).max() < 2.0 and np.abs(a[0]).max() < 1.0
+    np.testing.assert_allclose(weights, np.eye(K), atol=0.05)
+    np.testing.assert_allclose(rho, 1.0, atol=0.02)
     assert not structure.learn(x[:20], slopes_at(x[:20]), [pairs], noncentring)[child.n_parameters - 1 : -1].any()
 
 

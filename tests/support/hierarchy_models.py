@@ -176,7 +176,8 @@ def some_noncentring(structure, rng, none=False):
             h = root @ root.swapaxes(1, 2)
         else:
             h = 3 * rng.exponential(size=m)
-        rho = rng.uniform(size=int(child.kind == "elementwise"))
+        # Groups are turned or not; what elements have in common is made up for to a degree.
+        rho = {"elementwise": rng.uniform(size=1), "grouped": [1.0]}.get(child.kind, [])
         noncentring[begin : begin + child.n_parameters] = np.concatenate([a, h.ravel(), rho])
         begin += child.n_parameters
     noncentring[begin:signs] = rng.normal(size=signs - begin)

@@ -22,7 +22,7 @@ import numpy as np
 
 from pmm_mcmc.run.storage.folder import Damaged, StoreError
 
-FORMAT = 5  # version of the checkpoints
+FORMAT = 6  # version of the checkpoints
 _MAGIC = b"PMMSTATE"
 _HEADER = struct.Struct("<8sI32s")
 
