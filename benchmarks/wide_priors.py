@@ -143,7 +143,7 @@ def intercepts(family: str, few: int, prior: str) -> pm.Model:
 
 
 def few_groups(family: str, groups: int, prior: str) -> pm.Model:
-    """An intercept and a slope beside correlated effects of few groups on both, as brms writes ``1 + x + (1 + x | g)``."""
+    """An intercept and a slope beside correlated effects of few groups on both: brms's ``1 + x + (1 + x | g)``."""
     rng = np.random.default_rng([16, groups, FAMILIES.index(family)])
     group = rng.integers(groups, size=ROWS)
     covariate = rng.normal(size=ROWS)
