@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 
     from pmm_mcmc.diagnostics.reading import Run
 
-__all__ = [
-    "bias_of_mean", "bias_of_sd", "divergences", "equilibration", "errors_of_mean", "errors_of_sd", "evidence",
-    "few_draws", "heavy_tails", "identity", "improper", "labels", "ladder_description", "mcse_of_mean",
-    "mcse_of_sd", "modes", "one_chain", "r_hat", "restarts", "standstill", "unbounded_bias_of_sd",
-    "unfinished_search", "unknown_sds", "unmeasured", "unstable", "unvisited_mode",
-]  # fmt: skip
-
 # r_hat from which separate modes are named before more draws: at 1.73 these would have been 80 times as many.
 _APART = 1.5
 # Relative standard error of a standard deviation whose bias gradients do not bound, at most.  Of 375 trusted runs by

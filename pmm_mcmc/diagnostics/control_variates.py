@@ -40,8 +40,6 @@ from pmm_mcmc.coordinates.affine import MOST_DENSE, affine_scale
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.stein_identity import batch_means, between_pieces, count_pieces
 
-__all__ = ["Corrected", "Fold", "Folds", "corrected", "count_virial_terms", "own_terms", "uncorrected"]
-
 # Numbers of own terms to regress on; the last set has the virial terms too.
 _ORDERS = (1, 2, 3, 3)
 # Numbers of positions that are copied together, and of functions that are corrected together: the latter fit a cache.

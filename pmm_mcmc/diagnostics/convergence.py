@@ -19,8 +19,6 @@ from scipy.special import ndtri
 from pmm_mcmc.diagnostics.parameters import Parameters
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 
-__all__ = ["Convergence", "convergence", "mcse_of_means", "nested", "superchains_of", "tail_index"]
-
 # Numbers in a block of parameters: a megabyte.
 _BLOCK = 2**17
 

@@ -27,13 +27,6 @@ from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.langevin.transitions import DIVERGENCE
 from pmm_mcmc.warmup.ascent import Density
 
-__all__ = [
-    "DRAWS",
-    "endless",
-    "has_wall",
-    "largest_jump",
-]
-
 # Draws that segments join: of a surface that cuts off a twentieth, 9 runs in 10 have some on each side.
 DRAWS = 48
 # Halvings after which an error that is still there is a jump: the steps of a sampler are much longer.

@@ -14,8 +14,6 @@ from pmm_mcmc.diagnostics.parameters import Result
 from pmm_mcmc.diagnostics.reading import BIASES, read, table_of
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 
-__all__ = ["expectation"]
-
 
 def expectation(dt: Result, function: Callable[[xr.Dataset], Any]) -> pd.DataFrame:
     r"""Estimate the posterior expectation of a function of the parameters, corrected for bias and noise.

@@ -19,8 +19,6 @@ from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.stein_identity import Identity, largest_t, stein_identity
 from pmm_mcmc.warmup.thresholds import THRESHOLDS as WARMUP
 
-__all__ = ["fails", "fails_as_at_an_edge", "fails_on_average", "identity_of", "whitened_identity"]
-
 
 def identity_of(position: np.ndarray, gradient: np.ndarray) -> Identity:
     """Return Stein's identity of each coordinate of draws ``(chain, draw, d)``."""

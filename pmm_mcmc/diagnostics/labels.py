@@ -17,8 +17,6 @@ import xarray as xr
 
 from pmm_mcmc.diagnostics.parameters import Result, checked
 
-__all__ = ["FINDINGS", "Exchange", "exchanges_of", "highest", "labels_of", "nearest_to", "relabel", "relabelled"]
-
 # Attribute of a result: the findings of searches after the draws, as JSON: modes, labels, jump and necks.
 FINDINGS = "findings"
 # Attribute of a result whose draws are relabelled.

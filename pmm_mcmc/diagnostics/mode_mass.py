@@ -26,18 +26,6 @@ from scipy.special import gammaln
 from pmm_mcmc.diagnostics.thresholds import SEARCH
 from pmm_mcmc.warmup.ascent import Density
 
-__all__ = [
-    "Maximum",
-    "Region",
-    "chain_mass",
-    "distinct",
-    "follows_gradient",
-    "gaussian_about",
-    "half_log_determinant",
-    "slab_log_masses",
-    "weighed",
-]  # fmt: skip
-
 # Log densities ``(n,)`` at positions ``(n, d)``.
 Value = Callable[[np.ndarray], np.ndarray]
 # Degrees of freedom of the places about a centre.

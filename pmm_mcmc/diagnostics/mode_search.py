@@ -35,8 +35,6 @@ from pmm_mcmc.diagnostics.mode_mass import (
 from pmm_mcmc.diagnostics.thresholds import SEARCH
 from pmm_mcmc.warmup.ascent import Ascents, Density
 
-__all__ = ["OtherModes", "SearchSpace", "lowest_falls", "search_modes", "turned"]
-
 
 class OtherModes(NamedTuple):
     """The modes beside those that the chains visit.

@@ -24,8 +24,6 @@ from pmm_mcmc.warmup.ascent import Ascents, Density
 if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.reading import Run
 
-__all__ = ["MOST_COORDINATES", "MOST_DRAWS", "neck", "necks_beyond"]
-
 # Draws whose gradients show whether the posterior narrows.
 MOST_DRAWS = 400
 # Distances of places from the median of the draws, in their sds (half their middle 68 %), towards the neck and away.

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pymc.backends.base import MultiTrace
     from pymc.backends.zarr import ZarrTrace
 
-__all__ = ["ROUNDING", "SLAB", "Parameters", "Result", "checked", "coordinate_of", "evenly_spaced"]
-
 # What pm.sample and pmm.sample return.
 type Result = xr.DataTree | MultiTrace | ZarrTrace
 

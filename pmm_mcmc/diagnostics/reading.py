@@ -23,8 +23,6 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.warmup.stein_identity import Identity, between_pieces, count_pieces, degrees_of_freedom, poisson_limit
 
-__all__ = ["BIASES", "FINDINGS", "NONCENTRING", "WORDS", "Run", "harmless", "read", "table_of", "two_errors"]
-
 # Attributes of a result: the numbers of the non-centring, and what is non-centred, in words.
 NONCENTRING = "noncentring"
 WORDS = "reparametrisation"

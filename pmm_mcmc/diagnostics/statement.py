@@ -9,8 +9,6 @@ from html import escape
 
 import pandas as pd
 
-__all__ = ["ADJUST", "MORE", "NOT_TRUSTED", "Reason", "Verdict", "format_with_limit", "reason_of_largest", "verdict_of"]
-
 TRUSTED = "trusted"
 UNDECIDED = "undecided"
 NOT_TRUSTED = "not trusted"

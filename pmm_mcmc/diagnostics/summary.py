@@ -19,8 +19,6 @@ from pmm_mcmc.diagnostics.parameters import Parameters, Result, checked
 from pmm_mcmc.diagnostics.reading import BIASES, NONCENTRING, WORDS, Run, read, table_of
 from pmm_mcmc.diagnostics.verdict import COLUMNS, judge
 
-__all__ = ["bias_table", "noncentring", "rounded", "summary", "with_numbers"]
-
 
 def noncentring(dt: Result) -> xr.Dataset:
     r"""Return how far each variable was sampled non-centred, element by element.

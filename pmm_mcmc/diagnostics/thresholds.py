@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["SEARCH", "THRESHOLDS", "SearchThresholds", "Thresholds"]
-
 
 @dataclass(frozen=True)
 class Thresholds:

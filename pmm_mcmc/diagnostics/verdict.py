@@ -29,8 +29,6 @@ from pmm_mcmc.diagnostics.reading import Run, read
 from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, verdict_of
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 
-__all__ = ["COLUMNS", "asks_for_more", "checks_of", "judge", "last_message"]
-
 # The columns of a summary that ArviZ does not have, in a line.
 COLUMNS = "mean_cv is the mean, with less noise by control variates, and mcse_cv its standard error"
 

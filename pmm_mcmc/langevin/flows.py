@@ -22,8 +22,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.extending import register_jitable
 
-__all__ = ["Flow", "build_flows", "flows", "select"]
-
 
 class Flow(NamedTuple):
     r"""The flow over a time ``h``: the entries of :math:`A_h`, :math:`G_h` and a square root of :math:`\Gamma_h^2`.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-__all__ = ["GHMC", "MALA", "METHODS", "Kernel", "Method", "Scheme"]
-
 # Dynamics, as numbers for the engines: position alone; with velocity; with velocity in the unit quadratic potential.
 OVERDAMPED, UNDERDAMPED, HARMONIC = range(3)
 

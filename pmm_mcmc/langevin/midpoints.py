@@ -26,16 +26,6 @@ from numba.extending import register_jitable
 
 from pmm_mcmc.langevin.flows import Flow, select
 
-__all__ = [
-    "IMPORTANCE_POWER",
-    "build_cells",
-    "cell_weight",
-    "continuous_weight",
-    "inverse_probability",
-    "next_cell",
-    "one_cell",
-]
-
 # Power of the importance law.  Higher powers reduce the variance of long steps further, but make short steps less
 # accurate: they lose a cancellation of variance errors that the uniform law has.
 IMPORTANCE_POWER = 0.25

@@ -20,8 +20,6 @@ from scipy.optimize import brentq
 from pmm_mcmc.langevin.gaussian_law import growth_of_moments, step_maps
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 
-__all__ = ["FALSE_ALARM", "SOUND", "guard_threshold", "steepest_curvature"]
-
 FALSE_ALARM = 1e-8  # probability, by Chernoff's bound, that a good step on a Gaussian is refused
 _ALLOWANCE = 5.0  # energy allowed in addition, since posteriors are not Gaussian
 # Factors of the bound: all coordinates share the earlier midpoints, which shaped the state at the start of a step.

@@ -26,31 +26,6 @@ from numba.extending import register_jitable
 
 from pmm_mcmc.langevin.flows import Flow
 
-__all__ = [
-    "CLIMB",
-    "DIVERGENCE",
-    "EARLIEST",
-    "FAR_BELOW",
-    "LARGEST",
-    "MOST_REFINEMENTS",
-    "SUBSTEPS",
-    "advanced_persistent",
-    "bridged",
-    "build_gain",
-    "build_limits",
-    "end",
-    "far_below",
-    "gradient_change",
-    "harmonic_log_ratio",
-    "interpolate",
-    "interpolate_velocity",
-    "kick",
-    "noise",
-    "path",
-    "potential_rise",
-    "refreshed",
-]
-
 # A rejection halves a chain's step, an accepted transition lengthens it by 1 %: slowly enough that the chain leaves
 # the region where steps are too long.  The floor keeps a chain at a hard wall moving.
 SHRINK = 0.5

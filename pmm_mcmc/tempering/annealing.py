@@ -25,8 +25,6 @@ from pmm_mcmc.tempering.path import MOST_TRANSITIONS, Points, TemperingPath, bar
 from pmm_mcmc.warmup.step_size import adjusted_friction, step_for_acceptance
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
-__all__ = ["ANNEALING", "PRIOR_DRAWS", "Annealed", "Annealer", "NoLadder", "Stage", "rejections_of"]
-
 ANNEALING = 3  # what random numbers are for: a part of their keys
 # Effective share of the chains after a step of annealing.
 _SHARE = 0.5

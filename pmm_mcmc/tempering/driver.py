@@ -29,8 +29,6 @@ from pmm_mcmc.tempering.modes import Modes, find_modes, search_modes_of_ladder
 from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
 from pmm_mcmc.tempering.tuning import LadderOptions, Tuner
 
-__all__ = ["Tempering"]
-
 _TYPES = (Coordinates, GaussianMixture, Ladder, LadderSums, Modes, OtherModes, Trips, TunedParameters)
 
 

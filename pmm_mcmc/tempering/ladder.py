@@ -16,8 +16,6 @@ from pmm_mcmc.tempering.log_evidence import LadderSums
 from pmm_mcmc.tempering.modes import MOST_MODES, Modes
 from pmm_mcmc.tempering.path import Moved, Points, TemperingPath, barriers, swap_log_ratio
 
-__all__ = ["LADDER", "Ladder", "Scan", "Trips", "report_of"]
-
 # The group of a result, and its numbers of the evidence by their names there.
 LADDER = "ladder"
 _EVIDENCE = {

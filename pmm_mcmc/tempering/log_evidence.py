@@ -24,8 +24,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit, logsumexp, ndtri, stdtrit
 
-__all__ = ["LadderSums", "LogEvidence", "jackknife"]
-
 
 class LogEvidence(NamedTuple):
     """Estimates of log evidence, each with its standard error.

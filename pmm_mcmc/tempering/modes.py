@@ -28,11 +28,6 @@ from pmm_mcmc.model.tempered import GaussianMixture
 from pmm_mcmc.tempering.path import Points, TemperingPath
 from pmm_mcmc.warmup.ascent import Ascents, Density
 
-__all__ = [
-    "MOST_MODES", "Modes", "find_modes", "fitted_mixture", "mode_labels", "search_modes_of_ladder",
-    "unmet_maxima",
-]  # fmt: skip
-
 # Ascents by which draws are assigned to modes.
 _ASCENTS = 64
 # Draws that a Gaussian is fitted to at least.

@@ -29,11 +29,6 @@ from pmm_mcmc.engines.contract import Engine, Ensemble, TunedParameters, chains_
 from pmm_mcmc.model.tempered import GaussianMixture, path_numbers
 from pmm_mcmc.warmup.ascent import Density
 
-__all__ = [
-    "MOST_TRANSITIONS", "Moved", "Points", "TemperingPath", "barriers", "equal_rejection",
-    "expected_rejections", "pairs_for", "step_of_ess", "swap_log_ratio",
-]  # fmt: skip
-
 # A pair that rejects every swap has an infinite barrier, which no ladder could divide.
 _MOST_REJECTED = 0.9999
 

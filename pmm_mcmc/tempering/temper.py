@@ -43,8 +43,6 @@ from pmm_mcmc.tempering.driver import Tempering
 from pmm_mcmc.tempering.ladder import LADDER
 from pmm_mcmc.tempering.tuning import LadderOptions
 
-__all__ = ["temper"]
-
 _log = logging.getLogger("pmm_mcmc")
 
 

@@ -22,8 +22,6 @@ from pmm_mcmc.tempering.modes import search_modes_of_ladder
 from pmm_mcmc.tempering.path import Moved, Points, TemperingPath, barriers, equal_rejection, pairs_for
 from pmm_mcmc.warmup.step_size import step_for_acceptance
 
-__all__ = ["LadderOptions", "NoLadder", "Tuner"]
-
 # Scans of the first round.
 _FIRST = 16
 # Relative change of the barrier below which it is steady.
