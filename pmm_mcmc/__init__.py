@@ -44,7 +44,7 @@ _NAMES = {
     "LogDensity": "pmm_mcmc.model.user_density",
     "StopSampling": "pmm_mcmc.run.driver",
     "StoreError": "pmm_mcmc.run.storage",
-    "expectation": "pmm_mcmc.diagnostics.expectation",
+    "expectation": "pmm_mcmc.diagnostics.summary",
     "extend": "pmm_mcmc.run.sample",
     "noncentring": "pmm_mcmc.diagnostics.summary",
     "open": "pmm_mcmc.run.storage",
@@ -77,9 +77,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from pmm_mcmc import workbench as workbench
-    from pmm_mcmc.diagnostics.expectation import expectation
     from pmm_mcmc.diagnostics.labels import relabel
-    from pmm_mcmc.diagnostics.summary import noncentring, summary
+    from pmm_mcmc.diagnostics.summary import expectation, noncentring, summary
     from pmm_mcmc.model.user_density import LogDensity
     from pmm_mcmc.run.driver import StopSampling
     from pmm_mcmc.run.findings import verdict

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from scipy.special import gammaincinv, ndtri
 
+from pmm_mcmc.diagnostics.control_variates import fails, fails_on_average
 from pmm_mcmc.diagnostics.convergence import nested, superchains_of, tail_index
-from pmm_mcmc.diagnostics.identity import fails, fails_on_average
 from pmm_mcmc.diagnostics.mode_search import OtherModes
 from pmm_mcmc.diagnostics.parameters import coordinate_of
 from pmm_mcmc.diagnostics.reading import harmless, two_errors

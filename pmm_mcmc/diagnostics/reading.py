@@ -12,9 +12,15 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pmm_mcmc.diagnostics.control_variates import Folds, corrected, uncorrected
+from pmm_mcmc.diagnostics.control_variates import (
+    Folds,
+    corrected,
+    fails_as_at_an_edge,
+    identity_of,
+    uncorrected,
+    whitened_identity,
+)
 from pmm_mcmc.diagnostics.convergence import convergence, tail_index
-from pmm_mcmc.diagnostics.identity import fails_as_at_an_edge, identity_of, whitened_identity
 from pmm_mcmc.diagnostics.labels import FINDINGS, Exchange, highest, labels_of, relabelled
 from pmm_mcmc.diagnostics.parameters import Parameters, Result, checked, coordinate_of
 from pmm_mcmc.diagnostics.statement import ADJUST

@@ -5,7 +5,7 @@ A *ladder* has levels of inverse temperature ``beta`` from 0, the *reference* (t
 the posterior over that of the reference.  A *replica* has one chain at each level; neighbours swap.  *Hot* is nearer to
 the reference, *cold* is at the posterior, and a *restart* is a chain that has come from the reference to the posterior.
 
-:mod:`~pmm_mcmc.tempering.temper` checks the arguments, :mod:`~pmm_mcmc.tempering.driver` runs the phases: annealing
-(:mod:`~pmm_mcmc.tempering.annealing`), tuning (:mod:`~pmm_mcmc.tempering.tuning`) and draws of a
-:mod:`~pmm_mcmc.tempering.ladder`, whose chains move on a :mod:`~pmm_mcmc.tempering.path`.
+:mod:`~pmm_mcmc.tempering.temper` checks the arguments, :mod:`~pmm_mcmc.tempering.driver` runs the phases: annealing and
+:mod:`~pmm_mcmc.tempering.tuning`, and draws of a :mod:`~pmm_mcmc.tempering.ladder`, whose chains move on a
+:mod:`~pmm_mcmc.tempering.path`.
 """

@@ -23,8 +23,7 @@ from pmm_mcmc.run.recorders import MemoryRecorder, StoreRecorder, refuse_too_lar
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.stopping import stopping_rule
 from pmm_mcmc.run.storage import Store
-from pmm_mcmc.tempering.ladder import LADDER, SEARCH_EVERY, SEARCHES, Ladder, Trips, report_of
-from pmm_mcmc.tempering.log_evidence import LadderSums
+from pmm_mcmc.tempering.ladder import LADDER, SEARCH_EVERY, SEARCHES, Ladder, LadderSums, Trips, report_of
 from pmm_mcmc.tempering.modes import Modes, find_modes, search_modes_of_ladder
 from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
 from pmm_mcmc.tempering.tuning import LadderOptions, Tuner

@@ -9,8 +9,8 @@ from results import tree
 from scipy import stats
 
 from pmm_mcmc.diagnostics.checks import identity
+from pmm_mcmc.diagnostics.control_variates import fails, identity_of, whitened_identity
 from pmm_mcmc.diagnostics.convergence import convergence
-from pmm_mcmc.diagnostics.identity import fails, identity_of, whitened_identity
 from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.warmup.stein_identity import batch_means, between_pieces, degrees_of_freedom
 

@@ -15,7 +15,7 @@ from scipy import stats
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.checks import identity, unmeasured
-from pmm_mcmc.diagnostics.identity import identity_of
+from pmm_mcmc.diagnostics.control_variates import identity_of
 from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.statement import ADJUST, format_with_limit
 from pmm_mcmc.diagnostics.summary import bias_table

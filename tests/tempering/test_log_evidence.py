@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pmm_mcmc.tempering.log_evidence import LadderSums, jackknife
+from pmm_mcmc.tempering.ladder import LadderSums, jackknife
 from pmm_mcmc.tempering.path import equal_rejection, expected_rejections
 
 D, RATIO, TRUE = 10, 10.0, -5.0 * np.log(10.0)
