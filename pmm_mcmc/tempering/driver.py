@@ -23,9 +23,9 @@ from pmm_mcmc.run.recorders import MemoryRecorder, StoreRecorder, refuse_too_lar
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.stopping import stopping_rule
 from pmm_mcmc.run.storage import Store
-from pmm_mcmc.tempering.ladder import LADDER, SEARCH_EVERY, SEARCHES, Ladder, LadderSums, Trips, report_of
-from pmm_mcmc.tempering.modes import Modes, find_modes, search_modes_of_ladder
-from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
+from pmm_mcmc.tempering.ladder import LADDER, Ladder, LadderSums, Trips, report_of
+from pmm_mcmc.tempering.modes import Modes, find_modes
+from pmm_mcmc.tempering.path import Moved, TemperingPath
 from pmm_mcmc.tempering.tuning import LadderOptions, Tuner
 
 _TYPES = (Coordinates, GaussianMixture, Ladder, LadderSums, Modes, OtherModes, Trips, TunedParameters)
@@ -113,7 +113,7 @@ class Tempering(Driver):
         done = 0
         while done < rows and not (done and stopped()):
             scan = ladder.draw(self.path, self._map_levels)
-            n_grad = scan.n_grad.sum(axis=1) + (self._search_modes() if ladder.done % SEARCH_EVERY == 0 else 0)
+            n_grad = scan.n_grad.sum(axis=1)
             ladder.n_grad += n_grad
             chunk.position[:, done] = scan.draws.position
             chunk.evaluation[:, done] = scan.draws.slope(1.0)
@@ -128,25 +128,6 @@ class Tempering(Driver):
         groups = self.plan.groups_of(chunk, setting.coordinates.density_parameters, n_grad_before, "")
         groups["sample_stats"]["restart"] = arrived[:, :done]
         return FinishedChunk(False, ladder.done, groups, done == rows)
-
-    def _search_modes(self) -> int:
-        """Search for modes that chains between prior and posterior are in; return the gradients for each replica.
-
-        There is no search once it has found one.
-        """
-        ladder = self.run
-        d = self.path.d
-        if ladder.other_modes.mass > 0.0 or self.path.mixture is not None:
-            return 0
-        rng = np.random.default_rng([*ladder.key.tolist(), SEARCHES, ladder.done])
-        intermediate = ladder.position[ladder.chain_at[:, 1:-1]].reshape(-1, d)
-        draws = Points(ladder.recent[..., :d], ladder.recent[..., d:])
-        n_grad = int(ladder.n_grad.sum())
-        no_prior = np.empty((0, d))
-        ladder.other_modes, _, gradients = search_modes_of_ladder(
-            self.path, ladder.tuned, intermediate, draws, no_prior, n_grad, rng
-        )
-        return -(-gradients // ladder.replicas)
 
     def weigh_modes(self) -> None:
         """Find the modes of the draws so far and weigh them, if their positions were kept, for the report."""

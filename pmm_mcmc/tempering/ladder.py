@@ -46,11 +46,6 @@ _EVIDENCE = {
 REFERENCE = 1
 SWAPS = 2
 SEARCHES = 4
-# Scans between two searches for modes that no draw is in.
-SEARCH_EVERY = 64
-# Scans between two draws that are kept for these searches, and draws of each replica that are kept.
-REMEMBER = 4
-RECENT = 16
 # Where a chain was last, of the two ends of a ladder.
 _AT_REFERENCE = 1
 _AT_POSTERIOR = 2
@@ -212,8 +207,6 @@ class Ladder:
     sums: LadderSums | None = None  # for the log evidence, since the tuning
     swapped: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (N,): sums of swap probabilities since then
     done: int = 0  # draws
-    # (k, C, 4 d + 2): some of the last draws at the posterior, positions and evaluations.
-    recent: np.ndarray = field(default_factory=lambda: np.zeros((0, 0, 0)))
     n_grad: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (C,): gradients of each replica
     tuning_gradients: float = 0.0  # of all chains before the draws
     modes: Modes | None = None  # of the draws, once they are weighed, without labels of draws
@@ -294,9 +287,6 @@ class Ladder:
         self.swapped += scan.swaps.mean(axis=0)
         self.done += 1
         self.modes = None
-        if self.done % REMEMBER == 0:
-            newest = np.concatenate([scan.draws.position, scan.draws.evaluation], axis=1)[None]
-            self.recent = newest if not len(self.recent) else np.concatenate([self.recent, newest])[-RECENT:]
         return scan
 
     def _put(self, k: int, points: Points) -> None:

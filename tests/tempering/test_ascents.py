@@ -1,7 +1,5 @@
 """Ascents from hotter levels: a mode that is narrow beside another is found where no draw at the posterior is in it."""
 
-import json
-
 import numpy as np
 import pytest
 from models import unequal
@@ -9,9 +7,7 @@ from sampling_runs import temper
 
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.diagnostics.mode_search import OtherModes, SearchSpace
-from pmm_mcmc.run import recorders
-from pmm_mcmc.tempering import driver, tuning
+from pmm_mcmc.diagnostics.mode_search import SearchSpace
 from pmm_mcmc.tempering.modes import unmet_maxima
 
 
@@ -79,34 +75,3 @@ def test_a_narrow_mode_that_no_draw_is_in_is_not_trusted():
     judged = pmm.verdict(dt)
     assert judged.state == "not trusted" and "modes" in [reason.code for reason in judged.reasons]
     assert "sd below theirs in x[0], that has about" in judged.sentence and 0.3 < judged.reasons[0].value < 0.7
-
-
-def test_looks_go_on_while_a_run_draws_and_do_not_depend_on_its_chunks(tmp_path, monkeypatch):
-    """The log odds of 150 searches beside ``n`` draws, of 12 to 320, have mean -.17 and variance .008 + .3 / n."""
-    monkeypatch.setattr(tuning, "search_modes_of_ladder", lambda *given: (OtherModes(0.0), np.empty((0, 9)), 0))
-    monkeypatch.setattr(driver, "SEARCH_EVERY", 8)
-    model = unequal(9)
-    options = {"chains": 150, "draws": 40, "tune": 150, "random_seed": 3, "reference": "prior"}
-    masses, sizes = [], []
-    search = driver.search_modes_of_ladder
-
-    def counted(path, setting, intermediate, draws, *arguments):
-        seen = search(path, setting, intermediate, draws, *arguments)
-        masses.append(seen[0].mass)
-        sizes.append(draws.position[..., 0].size)
-        return seen
-
-    monkeypatch.setattr(driver, "search_modes_of_ladder", counted)
-    in_memory = temper(model, "numba", **options)
-    # There is no search any more once it has found a mode.
-    log_odds = np.log(masses[-1] / (1.0 - masses[-1]))
-    assert abs(log_odds + 0.17) < 4.0 * np.sqrt(0.008 + 0.3 / sizes[-1])
-    assert not any(mass > 0.0 for mass in masses[:-1]) and len(masses) < 5
-    reported = in_memory["posterior"].attrs["findings"]
-    assert json.loads(reported)["modes"]["mass"] == masses[-1]
-    before = len(masses)
-    monkeypatch.setattr(recorders, "_MOST_ROWS", 15)
-    stored = temper(model, "numba", store=tmp_path / "run", **options)
-    assert masses[before:] == masses[:before] and stored["posterior"].attrs["findings"] == reported
-    spent = [tree["sample_stats"]["n_grad_total"].values.tobytes() for tree in (stored, in_memory)]
-    assert spent[0] == spent[1]
