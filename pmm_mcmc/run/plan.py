@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import logging
@@ -35,7 +34,6 @@ from pmm_mcmc.model.user_density import LogDensity
 from pmm_mcmc.run.driver import Groups, numbers_of
 from pmm_mcmc.run.former_run import coordinate_labels
 from pmm_mcmc.run.request import Request
-from pmm_mcmc.steps.methods import PoissonULMC
 from pmm_mcmc.steps.pymc_step import LangevinStep
 from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, GRADIENTS, OF_STEP, columns_of
 from pmm_mcmc.warmup.step_size import fixed_setting
@@ -94,18 +92,9 @@ class SamplingPlan:
 
         ``announce`` is called with a line about what will be sampled, before anything is compiled.
         """
-        step = request.step
-        if step is None:
-            arguments = MethodArguments.checked("PoissonULMC", scheme="auto", reparametrise=request.reparametrise)
-            step = PoissonULMC.of_arguments(arguments)
-        backend = request.backend if request.on_tape else backend_for(request.model, request.backend)
-        request = dataclasses.replace(request, step=step, reparametrise="auto")
-        request.check_backend(backend)
-        request = dataclasses.replace(request, adjusted=request.adjusted or step.arguments.kernel.adjusted)
-        if isinstance(request.model, LogDensity):
-            plan = cls._of_density(request, announce)
-        else:
-            plan = cls._of_model(request, backend, announce)
+        request.check_backend()
+        make = cls._of_density if isinstance(request.model, LogDensity) else cls._of_model
+        plan = make(request, announce)
         if not request.adapts:
             fixed_setting(plan.arguments, np.zeros(plan.engine.d))  # raises if a setting is missing
         return plan
@@ -147,9 +136,10 @@ class SamplingPlan:
         )
 
     @classmethod
-    def _of_model(cls, request: Request, backend: str, announce: Callable[[str], None]) -> SamplingPlan:
+    def _of_model(cls, request: Request, announce: Callable[[str], None]) -> SamplingPlan:
         """Return the plan for a PyMC model."""
         arguments = request.arguments
+        backend = request.backend
         model = _model_of(request)
         point = initial_point(model)
         check_model(model, point, arguments.method)
@@ -425,16 +415,6 @@ def jax_engine(arguments: MethodArguments, density: Any, device: str, precision:
     if key not in density.engines:
         density.engines[key] = JaxEngine(arguments.kernel, density, chains, precision, devices)
     return density.engines[key]
-
-
-def backend_for(model: pm.Model | LogDensity | None, backend: str) -> str:
-    """Return the name of a backend; raise ``ValueError`` if a log density is not written for the backend asked for."""
-    if not isinstance(model, LogDensity):
-        return "numba" if backend == "auto" else backend
-    if backend not in ("auto", model.runs_on):
-        what = "a C function; use backend='numba'" if model.runs_on == "numba" else "a JAX function; use backend='jax'"
-        raise ValueError(f"backend={backend!r}: this LogDensity is {what} or 'auto'")
-    return model.runs_on
 
 
 def threads_of(threads: int | None, density: LogDensity) -> int:

@@ -7,7 +7,7 @@ import inspect
 import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ type Step = LangevinStep | Sequence[LangevinStep]
 type Seed = int | Sequence[int] | np.random.SeedSequence | np.random.Generator
 type Initvals = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | np.ndarray
 
-_BACKENDS = ("auto", "numba", "tape", "jax")
+_BACKENDS = (AUTO, "numba", "tape", "jax")
 # Chains by default.
 CHAINS = 4
 # Most superchains, enough for the variance between them, and fewest chains for which there are any.
@@ -125,8 +125,11 @@ class Request:
     ----------
     draws
         The number of draws, those of a finished run included, or "auto".
-    reparametrise
-        That of the step where none is given.
+    step, reparametrise
+        The method; by default that of a warm-up, with a ``reparametrise`` of its own.
+    backend
+        "numba", "tape", "jax" or, for a tape and numba from some transition on, "auto"; empty for what suits model and
+        method.
     adjusted
         Whether draws are adjusted, by a kernel whose stationary law is the posterior.
     seed
@@ -142,7 +145,7 @@ class Request:
     """
 
     step: Any = None
-    reparametrise: Any = "auto"
+    reparametrise: InitVar[Any] = "auto"
     model: Any = None
     chains: int = CHAINS
     draws: Any = DRAWS
@@ -154,7 +157,7 @@ class Request:
     finished_run: FinishedRun | None = None
     var_names: Sequence[str] | None = None
     cores: int | None = None
-    backend: str = "auto"
+    backend: str = ""
     device: str = "auto"
     precision: str = "float64"
     store: str | os.PathLike[str] | None = None
@@ -168,8 +171,8 @@ class Request:
     compute_convergence_checks: bool = True
     replaces_data: bool = False
 
-    def __post_init__(self) -> None:
-        """Check each field."""
+    def __post_init__(self, reparametrise: Any) -> None:
+        """Check each field, and choose what is left open."""
         if self.draws != AUTO:
             check_count("draws", self.draws, 1, ", or 'auto'")
             object.__setattr__(self, "draws", int(self.draws))
@@ -180,12 +183,17 @@ class Request:
             check_count("cores", self.cores, 1)
         if not isinstance(self.adjusted, bool | np.bool_):
             raise ValueError(f"adjusted={self.adjusted!r}: must be True or False")
-        if self.step is not None and self.reparametrise != "auto":
+        object.__setattr__(self, "backend", self._suitable_backend())
+        if self.step is None:
+            arguments = MethodArguments.checked("PoissonULMC", scheme="auto", reparametrise=reparametrise)
+            object.__setattr__(self, "step", PoissonULMC.of_arguments(arguments))
+        elif reparametrise != "auto":
             name = type(self.step).__name__
             raise ValueError(
-                f"reparametrise={self.reparametrise!r} beside step=: give it to the step, as in "
-                f"step=pmm.{name}(..., reparametrise={self.reparametrise!r})"
+                f"reparametrise={reparametrise!r} beside step=: give it to the step, as in "
+                f"step=pmm.{name}(..., reparametrise={reparametrise!r})"
             )
+        object.__setattr__(self, "adjusted", bool(self.adjusted) or self.step.arguments.kernel.adjusted)
         if self.start is not None:
             self._check_start()
         if self.resume and self.store is None:
@@ -203,6 +211,17 @@ class Request:
             draws = finished.run.done + int(draws)
         inherited = {name: finished.identity[name] for name in _INHERITED}
         return cls(draws=draws, step=finished.step(), finished_run=finished, **inherited, **options)
+
+    def _suitable_backend(self) -> str:
+        """Return the backend; raise ``ValueError`` if a log density is not written for the one that was asked for."""
+        if not isinstance(self.model, LogDensity):
+            compiles = self.step is not None or self.reference is not None
+            return self.backend or ("numba" if compiles else AUTO)
+        suitable = self.model.runs_on
+        if self.backend not in ("", AUTO, suitable):
+            what = "a C function; use backend='numba'" if suitable == "numba" else "a JAX function; use backend='jax'"
+            raise ValueError(f"backend={self.backend!r}: this LogDensity is {what} or 'auto'")
+        return suitable
 
     def _check_start(self) -> None:
         """Raise ``ValueError`` for what does not go with a run to start from."""
@@ -226,14 +245,6 @@ class Request:
     def auto(self) -> bool:
         """Whether draws go on until the verdict asks for no more."""
         return isinstance(self.draws, str)
-
-    @property
-    def on_tape(self) -> bool:
-        """Whether chains are to begin on a tape: unless a step, a ladder or another backend was asked for."""
-        default = (self.step is None or self.finished_run is not None) and self.reference is None
-        if isinstance(self.model, LogDensity):
-            return False
-        return self.backend == "tape" or (self.backend == "auto" and default)
 
     @property
     def integrates(self) -> bool:
@@ -260,14 +271,14 @@ class Request:
             return f"Generalised HMC (GHMC) after a warm-up by {self.arguments.method}"
         return "GHMC"
 
-    def check_backend(self, backend: str) -> None:
+    def check_backend(self) -> None:
         """Raise ``ValueError`` for what is asked of a backend that cannot do it."""
-        if self.step.arguments.option == 1 and backend == "jax":
+        if self.step.arguments.option == 1 and self.backend == "jax":
             raise ValueError(
                 "option=1 does not run on JAX, where all chains evaluate one midpoint a step: leave option out, or "
                 "sample a PyMC model with backend='numba'"
             )
-        if self.cores is not None and backend == "jax":
+        if self.cores is not None and self.backend == "jax":
             raise ValueError(
                 f"cores={self.cores!r}: is the number of numba's threads; JAX chooses its own, leave it out"
             )
@@ -336,11 +347,11 @@ def one_step(step: object, draws: object) -> LangevinStep | None:
 
 
 def backend_of(backend: str | Jax) -> tuple[str, Jax]:
-    """Return the name of a backend, and JAX's device and precision."""
+    """Return the name of a backend, empty where it is to be chosen, and JAX's device and precision."""
     if isinstance(backend, Jax):
         return "jax", backend
     check_choice("backend", backend, *_BACKENDS)
-    return backend, Jax()
+    return "" if backend == AUTO else backend, Jax()
 
 
 def seed_of(random_seed: Any) -> int | None:

@@ -297,8 +297,8 @@ def _libraries() -> ThreadpoolController:
 
 def _sampled(request: Request, stopped: StopRequest) -> xr.DataTree:
     """Return the result of what is requested, of a ``finished`` run or of one that was stopped."""
-    speaks = request.backend in ("numba", "tape") or is_primary_process()
-    begins = "Reading the log density" if request.on_tape else "Compiling the log density"
+    speaks = request.backend != "jax" or is_primary_process()
+    begins = "Reading the log density" if request.backend in ("auto", "tape") else "Compiling the log density"
     with Console(bool(request.progressbar) and speaks, begins) as console:
         plan = SamplingPlan.of(request, console.announce)
         structure = plan.engine.structure
@@ -406,7 +406,7 @@ class Background:
         self._callback = request.callback
         model = request.model
         if model is None:  # the context of a with statement is that of its thread
-            model = model_of(None if request.step is None or request.step.free else request.step.model)
+            model = model_of(None if request.step.free else request.step.model)
         watched = dataclasses.replace(request, model=model, callback=self._see)
         threading.Thread(target=self._run, args=(run, watched), name="pmm.sample", daemon=True).start()
 

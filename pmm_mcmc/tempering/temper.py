@@ -14,7 +14,6 @@ import numpy as np
 import xarray as xr
 from threadpoolctl import threadpool_limits
 
-from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.processes import is_primary_process
 from pmm_mcmc.model.checks import flat_priors, model_of
 from pmm_mcmc.model.hierarchy import children_of
@@ -37,7 +36,6 @@ from pmm_mcmc.run.request import (
     stored_run,
 )
 from pmm_mcmc.run.stopping import DRAWS
-from pmm_mcmc.steps.methods import PoissonULMC
 from pmm_mcmc.steps.pymc_step import LangevinStep
 from pmm_mcmc.tempering.driver import Tempering
 from pmm_mcmc.tempering.ladder import LADDER
@@ -159,7 +157,7 @@ def _tempered(request: Request) -> xr.DataTree:
     if request.seed is None:
         request = dataclasses.replace(request, seed=stored.get("seed", fresh_seed()))
     identity["seed"] = request.seed
-    shown = bool(request.progressbar) and (request.backend in ("numba", "tape") or is_primary_process())
+    shown = bool(request.progressbar) and (request.backend != "jax" or is_primary_process())
     with threadpool_limits(1, user_api="blas"), Console(shown, "Compiling the log density") as console:
         begin = "the prior" if options.from_prior else "the prior or fitted Gaussians"
         begin = begin if request.reference == "prior" else "fitted Gaussians"
@@ -279,11 +277,8 @@ def _temperatures(
     return betas, levels
 
 
-def _for_ladder(step: LangevinStep | None) -> LangevinStep:
+def _for_ladder(step: LangevinStep) -> LangevinStep:
     """Return the step with what a ladder takes of it: friction and scaling."""
-    if step is None:
-        arguments = MethodArguments.checked("PoissonULMC", scheme="auto")
-        step = PoissonULMC.of_arguments(arguments)
     arguments = step.arguments
     if arguments.kernel.adjusted:
         raise ValueError(

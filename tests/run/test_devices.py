@@ -8,7 +8,7 @@ import pymc as pm
 import pytest
 
 import pmm_mcmc as pmm
-from pmm_mcmc.run.plan import SamplingPlan, backend_for
+from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Request
 
 CPU = jax.local_devices(backend="cpu")
@@ -23,11 +23,11 @@ def test_a_model_goes_to_the_processor_and_a_jax_function_to_the_accelerator(mon
     with pm.Model() as model:
         pm.Normal("x", shape=2)
 
-    assert [backend_for(of, "auto") for of in (model, density)] == ["numba", "jax"]
+    assert [Request(model=of).backend for of in (model, density)] == ["auto", "jax"]
     for step, name in ((None, "auto"), (pmm.PoissonULMC(), "numba")):
         plan = SamplingPlan.of(Request(model=model, chains=8, step=step))
         assert (plan.identity["backend"], plan.identity["device"]) == (name, "cpu")
     plan = SamplingPlan.of(Request(model=model, chains=8, backend="jax", device="cpu"))
     assert (plan.identity["backend"], plan.identity["device"]) == ("jax", "cpu")
     with pytest.raises(ValueError, match="backend='numba': this LogDensity is a JAX function"):
-        backend_for(density, "numba")
+        Request(model=density, backend="numba")
