@@ -28,11 +28,10 @@ from pmm_mcmc.model.noncentred_density import noncentred_op
 from pmm_mcmc.model.outputs import coords_and_dims
 from pmm_mcmc.model.result_tree import ResultTree, flat_names, in_blocks
 from pmm_mcmc.model.user_density import LogDensity, check_ndim
-from pmm_mcmc.run.beginning import begun, starts
+from pmm_mcmc.run.beginning import FinishedRun, starts
 from pmm_mcmc.run.console import DRAWINGS, clock, console, write
 from pmm_mcmc.run.driver import Gathered, Groups, StopRequest, stop_on_signals
 from pmm_mcmc.run.findings import unconstraining_of, verdict
-from pmm_mcmc.run.former_run import FinishedRun
 from pmm_mcmc.run.phases import Sampling
 from pmm_mcmc.run.plan import SamplingPlan, cores
 from pmm_mcmc.run.request import Model, Request, Seed, Step, check_count, fresh_seed, one_step
@@ -51,7 +50,7 @@ __all__ = [
     "UNDECIDED", "WORDS", "Child", "ChildVariable", "Convergence", "FinishedRun", "Folder", "Gathered", "Groups",
     "LangevinStep", "Law", "LogDensity", "MethodArguments", "Model", "Request", "Result", "ResultTree", "Sampling",
     "SamplingPlan", "Seed", "Step", "StopRequest", "StoppingRule", "StoreError", "Structure", "Verdict", "as_pointer",
-    "begun", "check_count", "check_discrete", "check_free", "check_ndim", "checked", "checked_jax_children",
+    "check_count", "check_discrete", "check_free", "check_ndim", "checked", "checked_jax_children",
     "checked_values", "clock", "console", "convergence", "coords_and_dims", "cores", "count_of_draws", "decode",
     "degrees_of_freedom", "density_at", "differences", "encode", "flat_names", "fresh_seed", "in_blocks", "judge",
     "model_cache", "model_of", "model_starts", "noncentred_op", "one_step", "ordered_children", "python_function",

@@ -6,7 +6,7 @@ import pymc as pm
 import xarray as xr
 
 import pmm_mcmc as pmm
-from pmm_mcmc.run.former_run import CHECKPOINT, TYPES
+from pmm_mcmc.run.beginning import CHECKPOINT, TYPES
 from pmm_mcmc.run.storage.checkpoint import decode, encode
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False}

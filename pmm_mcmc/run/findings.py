@@ -36,8 +36,7 @@ from pmm_mcmc.model.functions import building
 from pmm_mcmc.model.hierarchy import family_of
 from pmm_mcmc.model.initial_points import initial_draws, prior_draws
 from pmm_mcmc.model.result_tree import BLOCK_LOGP
-from pmm_mcmc.run.beginning import point_of
-from pmm_mcmc.run.former_run import Run
+from pmm_mcmc.run.beginning import Run, point_of
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Model, Request
 from pmm_mcmc.warmup.ascent import Ascents

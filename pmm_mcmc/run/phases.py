@@ -5,7 +5,7 @@ In order::
     trial of a former setting --> warm-up --> equilibration of adjusted draws --> draws
 
 A run begins with a warm-up, or with the trial.  A phase has the values that it needs; all that changes is in the
-:class:`~pmm_mcmc.run.former_run.Run`, which a checkpoint holds, with the name of its phase.
+:class:`~pmm_mcmc.run.beginning.Run`, which a checkpoint holds, with the name of its phase.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from pmm_mcmc.diagnostics.thresholds import SEARCH
-from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.engines.taped_engine import TapedEngine
-from pmm_mcmc.run.beginning import go_on_from, start_anew
+from pmm_mcmc.run.beginning import DRAWS, TRIAL, WARM_UP, Approach, Run
 from pmm_mcmc.run.console import Console, count
 from pmm_mcmc.run.driver import Driver, FinishedChunk, Gathered, Groups, Recorder, StopRequest
-from pmm_mcmc.run.former_run import DRAWS, TRIAL, WARM_UP, Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.stopping import StoppingRule
 from pmm_mcmc.warmup.block import Block
@@ -99,26 +97,25 @@ class Chains:
 
 @dataclass
 class WarmUp:
-    """The schedule that finds the setting; an equilibration of at most ``tune`` transitions or the draws follow."""
+    """The schedule that finds the setting; an equilibration or the draws follow."""
 
     chains: Chains
-    engine: Engine
-    arguments: MethodArguments
-    tune: int
-    equilibrates: bool
+    approach: Approach
 
     def advance(self, run: Run, stopped: StopRequest, look: Look | None = None) -> tuple[FinishedChunk | None, str]:
         """Advance by a block of the schedule."""
         warming = run.warming
         assert warming.warmup is not None
         rows = warming.warmup.boundary - warming.warmup.done
-        block = self.chains.block(run, self.engine, rows, warming.block, stopped, look)
+        approach = self.approach
+        block = self.chains.block(run, approach.engine, rows, warming.block, stopped, look)
         if not warming.finished:
             return block, WARM_UP
         warming.warmup = None  # its draws are no longer needed
-        if not self.equilibrates:
+        if not approach.equilibrates:
             return block, DRAWS
-        run.equilibration = Equilibration.begin(warming, self.engine.kernel, self.arguments, self.tune)
+        kernel = approach.engine.kernel
+        run.equilibration = Equilibration.begin(warming, kernel, approach.arguments, approach.tune)
         return block, EQUILIBRATION
 
 
@@ -156,7 +153,8 @@ class Trial:
         trial = run.warm_start
         assert trial is not None
         chains = self.warm_up.chains
-        engine = self.warm_up.engine
+        approach = self.warm_up.approach
+        engine = approach.engine
         training = training_chains(engine.d) - chains.processes.chains.start
         blocks: list[Block] = []
 
@@ -170,9 +168,9 @@ class Trial:
         draws = Block(*chains.processes.join(*(np.concatenate(arrays) for arrays in zip(*blocks, strict=True))))
         trial.judge(engine, run.tuned, draws)
         if trial.outcome == DROPPED:
-            start_anew(run, engine, self.warm_up.arguments, self.warm_up.tune, self.warm_up.equilibrates)
+            approach.start_anew(run)
         elif trial.outcome != FITS:
-            go_on_from(run, draws, engine, self.warm_up.arguments, self.warm_up.tune, self.warm_up.equilibrates)
+            approach.go_on_from(run, draws)
         chains.console.log("%s", trial.words(float(run.n_grad.mean())))
         return chunk, following if trial.outcome == FITS else WARM_UP
 
@@ -259,7 +257,7 @@ class Sampling(Driver):
         self._rule = rule
         self._setting = plan.setting
         chains = Chains(console, plan.processes, plan.batch, plan.groups_of, not request.discard_tuned_samples)
-        self._warm_up = warm_up = WarmUp(chains, plan.engine, plan.arguments, request.tune, plan.equilibrates)
+        self._warm_up = warm_up = WarmUp(chains, plan.approach)
         adjusted = plan.adjusted_engine if request.adjusted else plan.engine
         equilibrating = Equilibrating(chains, adjusted)
         self._draws = Drawing(chains, adjusted, rule, recorder.rows, plan.searches)
@@ -272,7 +270,7 @@ class Sampling(Driver):
 
     def prepare(self) -> None:
         """Compile what the run goes on with."""
-        for engine in dict.fromkeys([self._warm_up.engine, self._draws.engine][not self.run.tuning :]):
+        for engine in dict.fromkeys([self._warm_up.approach.engine, self._draws.engine][not self.run.tuning :]):
             self.run.warming.ensemble.prepare(engine, self.run.tuned)
 
     @property

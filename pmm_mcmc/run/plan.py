@@ -31,8 +31,8 @@ from pmm_mcmc.model.pymc_density import flat_layout, log_density, periods_of
 from pmm_mcmc.model.result_tree import BLOCK_LOGP, ResultTree, flat_names
 from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.model.user_density import LogDensity
+from pmm_mcmc.run.beginning import Approach, coordinate_labels
 from pmm_mcmc.run.driver import Groups, numbers_of
-from pmm_mcmc.run.former_run import coordinate_labels
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.steps.pymc_step import LangevinStep
 from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, GRADIENTS, OF_STEP, columns_of
@@ -246,6 +246,11 @@ class SamplingPlan:
     def equilibrates(self) -> bool:
         """Whether an equilibration follows the warm-up, which is by another kernel than the draws."""
         return self.request.adjusted and not self.engine.kernel.adjusted
+
+    @property
+    def approach(self) -> Approach:
+        """How chains come to the posterior."""
+        return Approach(self.engine, self.arguments, self.request.tune, self.equilibrates)
 
     @property
     def searches(self) -> bool:

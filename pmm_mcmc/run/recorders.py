@@ -23,8 +23,8 @@ from pmm_mcmc.diagnostics.thresholds import THRESHOLDS as DIAGNOSTICS
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.result_tree import ResultTree
+from pmm_mcmc.run.beginning import CHECKPOINT, TYPES, FinishedRun, Run
 from pmm_mcmc.run.driver import Gathered, Groups, numbers_of
-from pmm_mcmc.run.former_run import CHECKPOINT, TYPES, FinishedRun, Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import stored_run
 from pmm_mcmc.run.stopping import first_look, limit_after

@@ -18,8 +18,8 @@ import xarray as xr
 from pmm_mcmc.engines.arguments import MethodArguments, check_choice, unknown_argument
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.user_density import LogDensity
+from pmm_mcmc.run.beginning import FinishedRun, Initvals
 from pmm_mcmc.run.driver import FinishedChunk
-from pmm_mcmc.run.former_run import FinishedRun
 from pmm_mcmc.run.stopping import AUTO, DRAWS
 from pmm_mcmc.run.storage import NothingStored
 from pmm_mcmc.run.storage.folder import Folder
@@ -30,7 +30,6 @@ from pmm_mcmc.steps.pymc_step import LangevinStep
 type Model = pm.Model | LogDensity
 type Step = LangevinStep | Sequence[LangevinStep]
 type Seed = int | Sequence[int] | np.random.SeedSequence | np.random.Generator
-type Initvals = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | np.ndarray
 
 _BACKENDS = (AUTO, "numba", "tape", "jax")
 # Chains by default.

@@ -19,15 +19,14 @@ from threadpoolctl import ThreadpoolController
 from pmm_mcmc.engines.contract import density_at
 from pmm_mcmc.engines.processes import is_primary_process
 from pmm_mcmc.model.checks import check_direction, model_of
-from pmm_mcmc.run.beginning import begun, starts
+from pmm_mcmc.run.beginning import TRIAL, FinishedRun, Initvals, Run, starts
 from pmm_mcmc.run.console import Console, RunProgress, interrupted
 from pmm_mcmc.run.driver import FinishedChunk, StopRequest, stop_on_signals
 from pmm_mcmc.run.findings import attributes_of
-from pmm_mcmc.run.former_run import TRIAL, FinishedRun, Run
 from pmm_mcmc.run.phases import Sampling
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.recorders import recorder_of
-from pmm_mcmc.run.request import CHAINS, Initvals, Jax, Model, Request, Seed, Step, backend_of, one_step, refuse_unknown
+from pmm_mcmc.run.request import CHAINS, Jax, Model, Request, Seed, Step, backend_of, one_step, refuse_unknown
 from pmm_mcmc.run.stopping import DRAWS, VerdictRule, stopping_rule
 
 
@@ -360,9 +359,7 @@ def _begin(plan: SamplingPlan, seed: int, console: Console) -> Run:
     )
     if plan.model is not None:
         check_direction(plan.model, positions[0], lambda x: density_at(plan.engine, x))
-    run = begun(
-        plan.engine, plan.arguments, positions, request.tune, plan.equilibrates, request.start, request.superchains, rng
-    )
+    run = plan.approach.begun(positions, request.start, request.superchains, rng)
     if run.warm_start is not None and run.phase != TRIAL:
         console.log("%s", run.warm_start.words(float(run.n_grad.mean())))
     return run

@@ -43,7 +43,6 @@ from pmm_mcmc.api import (
     StopRequest,
     StoreError,
     Verdict,
-    begun,
     clock,
     console,
     convergence,
@@ -108,10 +107,7 @@ class Fits:
         if positions is None:
             positions = starts(plan.engine, plan.model, None, None, chains, None, rng)  # which says why there is none
         request = plan.request
-        run = begun(
-            plan.engine, plan.arguments, positions, request.tune, plan.equilibrates, request.start,
-            request.superchains, rng,
-        )  # fmt: skip
+        run = plan.approach.begun(positions, request.start, request.superchains, rng)
         draws = _Draws(chains)
         rule = _ConvergenceRule(draws)
         sampling = Sampling(plan, run, draws, rule, _SILENT)

@@ -20,7 +20,7 @@ import store_runs
 from store_processes import child, compare, ended
 
 import pmm_mcmc as pmm
-from pmm_mcmc.run import former_run, recorders
+from pmm_mcmc.run import beginning, recorders
 from pmm_mcmc.run.storage.checkpoint import decode
 from pmm_mcmc.run.storage.folder import PARTIAL, Folder
 from pmm_mcmc.run.storage.layout import ArrayLayout
@@ -106,7 +106,7 @@ def where_it_stands(path):
     if CREATING in sizes or SETTINGS not in sizes:
         return "creation", bool(sizes)
     layout = ArrayLayout(decode(folder.get(SETTINGS))["nodes"])
-    record, _ = last_whole(folder, layout, former_run.TYPES, sizes)
+    record, _ = last_whole(folder, layout, beginning.TYPES, sizes)
     kept = layout.keys(record.rows)
     torn = any(key.endswith(PARTIAL) or (layout.has_draws(key) and key not in kept) for key in sizes)
     if record.state is None:
