@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime
 import importlib.util
 import logging
+import math
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -36,25 +36,24 @@ _LONGEST = 5.0
 # Between lines about a run: a share of the time so far, at most so many seconds.
 _SHARE = 0.2
 _RARELY = 60.0
-_NARROW = 110  # columns of a terminal below which progress has shorter headings
+_NARROW = 110  # columns of a terminal below which some have no room
 _WIDTH = 100  # letters of the longest line, so that a shorter one covers it
 _ROWS = 8  # bars at most, one for each group of chains
-_WINDOW = 30.0  # seconds over which speeds are averaged
-# Headings, those of a narrow terminal (none where there is no room), and how wide a column may get before it moves
-# its neighbours.
 _UNKNOWN = "-:--:--"
-_COLUMNS: dict[str, tuple[str | None, str | None, int]] = {
-    "chains": ("Chains", "Chains", 1),
-    "draw": ("Draw", "Draw", 4),
-    "step_size": ("Step size", "Step", 6),
-    "K": ("K", None, 2),
-    "n_grad": ("Gradients", "Grads", 5),
-    "failed": ("Unstable", "Unst.", 5),
-    "speed": ("Grad/s (all)", None, 5),
-    "elapsed": ("Elapsed", "Elapsed", 7),
-    "left": ("Remaining", "Left", 7),
+# Headings, and how wide a column may get before it moves its neighbours; those that a narrow terminal has not.
+_COLUMNS = {
+    "chains": ("Chains", 1),
+    "draw": ("Draw", 4),
+    "step_size": ("Step", 6),
+    "K": ("K", 2),
+    "n_grad": ("Grads", 5),
+    "failed": ("Unstable", 5),
+    "speed": ("Grad/s", 5),
+    "elapsed": ("Elapsed", 7),
+    "left": ("Left", 7),
 }
-_ADJUSTED = _COLUMNS | {"K": (None, None, 0), "failed": ("Diverging", "Div.", 5)}
+_WIDE = ("K", "speed")
+_ADJUSTED = {name: column for name, column in _COLUMNS.items() if name != "K"} | {"failed": ("Diverging", 5)}
 
 
 class _Shown:
@@ -91,15 +90,14 @@ class _Shown:
 class Heartbeat(_Shown):
     """The current task and its elapsed time on the screen, if they are to be shown, until it is stopped.
 
-    In a terminal or a notebook it is one line, redrawn in place and removed at the end; in a file or a pipe, a line at
-    once, after 1, 2, 4 and 8 seconds, and then every 5; in a notebook without ipywidgets, these lines over one another.
+    In a terminal or a notebook it is one line, redrawn in place and removed at the end; in a file or a pipe, a line
+    after 1, 2, 4 and 8 seconds, and then every 5; in a notebook without ipywidgets, these lines over one another.
     """
 
-    def __init__(self, show: bool = True):
+    def __init__(self, show: bool):
         self._show = show
         self._description = ""
         self._task = TaskID(0)
-        self._later: threading.Timer | None = None
 
     def say(self, description: str) -> None:
         """Show a new task from now on."""
@@ -113,22 +111,11 @@ class Heartbeat(_Shown):
         if self._thread is None:
             self._console = console()
             self._start()
-        if self._bar is None:
-            write(self._console, description)
-
-    def say_later(self, description: str) -> None:
-        """Show a new task once it has taken a second."""
-        self._later = threading.Timer(_BEAT, self.say, (description,))
-        self._later.daemon = True
-        self._later.start()
 
     def stop(self) -> None:
         """Stop showing tasks."""
-        if self._later is not None:
-            self._later.cancel()
-            self._later.join()
         self._stop()
-        self._later = self._thread = self._bar = None
+        self._thread = self._bar = None
 
     def _open_bar(self) -> Progress:
         columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
@@ -168,16 +155,16 @@ class RunProgress(_Shown):
     "diverging" if ``adjusted``, otherwise "unstable".
     """
 
-    def __init__(self, *, chains: int, tune: int, draws: int, show: bool = True, adjusted: bool = False):
+    def __init__(self, *, chains: int, tune: int, draws: int, show: bool, adjusted: bool):
         self._chains = chains
         self._tune = tune
         self._draws = draws
         self._show = show
-        self._adjusted = adjusted
         self._starts = np.arange(0, chains, -(-chains // _ROWS))
+        self._columns = _ADJUSTED if adjusted else _COLUMNS
         self._warmed_up = tune
-        self._marks: list[_Mark] = []  # the first and the latest
-        self._window: deque[_Mark] = deque()  # those by which speeds are measured
+        self._marks: list[_Mark] = []  # the first, that at which the phase began, and the latest
+        self._drawn = -math.inf  # when
         self._tasks: list[TaskID] = []
 
     def __enter__(self) -> Self:
@@ -198,10 +185,10 @@ class RunProgress(_Shown):
     def update(self, tuning: bool, tuned: TunedParameters, done: int, n_grad: np.ndarray, failed: np.ndarray) -> None:
         """Show the progress of the run, at most twice a second and at the end.
 
-        Speeds count from the first update, which must come before the first chunk, with zeros or with the counts of a
-        resumed run.  A warm-up that ends before ``tune`` draws shortens the bar.  ``tuned`` is the setting, ``n_grad``
-        are the gradients of each chain in the whole run, ``failed`` its transitions in this phase that failed, ``done``
-        its draws in this phase.
+        Speeds are those of the phase, and count from the first update, which must come before the first chunk, with
+        zeros or with the counts of a resumed run.  A warm-up that ends before ``tune`` draws shortens the bar.
+        ``tuned`` is the setting, ``n_grad`` are the gradients of each chain in the whole run, ``failed`` its
+        transitions in this phase that failed, ``done`` its draws in this phase.
         """
         if not self._show:
             return
@@ -209,17 +196,13 @@ class RunProgress(_Shown):
         mark = _Mark(perf_counter(), tuning, done, tuned.step_size, tuned.K, *by_row)
         if tuning:
             self._warmed_up = done
-        previous = self._marks[-1] if self._marks else mark
-        self._marks[1:] = [mark]
-        if previous.tuning and not tuning:
-            self._window = deque([previous])  # the speed of the warm-up does not count for the draws
-        elif self._window and mark.time - self._window[-1].time < 1.0 / DRAWINGS:
-            return
-        self._window.append(mark)
-        while len(self._window) > 1 and mark.time - self._window[1].time > _WINDOW:
-            self._window.popleft()
-        if self._bar is not None:
-            self._draw(since=self._window[0])
+        first, began, latest = self._marks or [mark] * 3
+        if latest.tuning and not tuning:
+            began = latest
+        self._marks = [first, began, mark]
+        if self._bar is not None and (began is latest or mark.time - self._drawn >= 1.0 / DRAWINGS):
+            self._drawn = mark.time
+            self._draw(since=began)
 
     def end_at(self, draws: int) -> None:
         """Let the run end after so many draws: fewer than it might have taken."""
@@ -231,7 +214,7 @@ class RunProgress(_Shown):
 
     def _left(self, mark: _Mark) -> str:
         """Return the time that the other draws will take at the speed of the last ones; a warm-up ends early."""
-        since = self._window[0]
+        since = self._marks[1]
         steps = self._position(mark) - self._position(since)
         if not mark.tuning and mark.done >= self._draws:
             return clock(0)
@@ -264,14 +247,14 @@ class RunProgress(_Shown):
 
     def _again(self) -> None:
         if self._marks:
-            doing = ", first steps" if len(self._marks) == 1 else ""
+            doing = ", first steps" if self._marks[-1] is self._marks[0] else ""
             write(self._console, self._line(perf_counter()) + doing)
 
     def _line(self, now: float) -> str:
         mark = self._marks[-1]
         place = f"warm-up {mark.done} of at most {self._tune}" if mark.tuning else f"draw {mark.done} of {self._draws}"
         chains = f"{self._chains} chain{'s' * (self._chains != 1)}"
-        failed = f"{count(sum(mark.failed))} {'diverging' if self._adjusted else 'unstable'}"
+        failed = f"{count(sum(mark.failed))} {self._columns['failed'][0].lower()}"
         gradients = f"{count(sum(mark.n_grad))} gradients ({_speed(mark, self._marks[0])}/s)"
         left = self._left(mark)
         left = f", {left} left" if left not in (_UNKNOWN, clock(0)) else ""
@@ -283,10 +266,8 @@ class RunProgress(_Shown):
         heading = Column("Progress", ratio=1)
         styles = {"failing_color": "tab:red", "complete_style": blue, "finished_style": blue}
         columns: list[ProgressColumn] = [CustomBarColumn(bar_width=None, table_column=heading, **styles)]
-        shown = _ADJUSTED if self._adjusted else _COLUMNS
-        for name, (wide, short, width) in shown.items():
-            text = short if self._console.width < _NARROW else wide
-            if text is None:
+        for name, (text, width) in self._columns.items():
+            if name in _WIDE and self._console.width < _NARROW:
                 continue
             heading = Column(text, no_wrap=True, min_width=width)
             if name == "elapsed":
@@ -296,7 +277,7 @@ class RunProgress(_Shown):
         options = {"refresh_per_second": DRAWINGS, "get_time": perf_counter, "include_headers": True, "expand": True}
         bar = CustomProgress(*columns, console=self._console, **options)
         for start, end in zip(self._starts, [*self._starts[1:], self._chains], strict=True):
-            fields: dict[str, Any] = dict.fromkeys(shown, "-")
+            fields: dict[str, Any] = dict.fromkeys(self._columns, "-")
             fields["chains"] = f"{start}" if end - start == 1 else f"{start}-{end - 1}"
             fields["left"] = _UNKNOWN
             total = self._tune + self._draws
@@ -402,8 +383,8 @@ class Console:
         self._heartbeat.say("Preparing the method (compiled once on a machine)")
 
     def checks(self) -> None:
-        """Show that the draws are checked, if that takes more than a second."""
-        self._heartbeat.say_later("Checking the draws")
+        """Show that the draws are checked."""
+        self._heartbeat.say("Checking the draws")
 
     def prepared(self) -> None:
         """End the heartbeat, and the time of preparation."""
