@@ -51,8 +51,6 @@ class OtherModes(NamedTuple):
         The name of that coordinate.
     undecided
         Why the search has no answer; empty if it has one.
-    ascents, sides, n_grad
-        Ascents and sides of coordinates that were looked at, and gradients spent.
     """
 
     mass: float = math.nan
@@ -61,9 +59,6 @@ class OtherModes(NamedTuple):
     offset: float = math.nan
     name: str = ""
     undecided: str = ""
-    ascents: int = 0
-    sides: int = 0
-    n_grad: int = 0
 
     @classmethod
     def of(cls, attribute: Mapping[str, Any]) -> OtherModes:
@@ -77,30 +72,26 @@ class OtherModes(NamedTuple):
 
 
 # Dip of the log density above which two maxima are two modes.
-_DIP = 0.2
+DIP = 0.2
 
 
 def search_modes(
-    space: SearchSpace,
-    prior: np.ndarray,
-    rng: np.random.Generator,
-    limit: int = SEARCH.gradients,
-    maxima: np.ndarray | None = None,
+    space: SearchSpace, prior: np.ndarray, rng: np.random.Generator, maxima: np.ndarray | None = None
 ) -> tuple[OtherModes, np.ndarray]:
     """Return the modes that the draws of a ``space`` are not in, and their maxima ``(m, d)``, the model's positions.
 
     Draws of the ``prior`` ``(n, d)``, if there are any, are among the candidates; ascents start from ``maxima``
-    ``(n, d)`` too.  About ``limit`` gradients are spent, beside those of places along coordinates.
+    ``(n, d)`` too.
     """
-    return _ModeSearch(space, limit, rng).run(prior, maxima)
+    return _ModeSearch(space, rng).run(prior, maxima)
 
 
 class _ModeSearch:
-    """A search with about ``limit`` gradients; positions ``y`` are whitened."""
+    """A search; positions ``y`` are whitened."""
 
-    def __init__(self, space: SearchSpace, limit: int, rng: np.random.Generator):
+    def __init__(self, space: SearchSpace, rng: np.random.Generator):
         self._space = space
-        self._limit = limit
+        self._limit = SEARCH.gradients
         self._begun = space.spent
         self._rng = rng
         rows = np.unique(np.linspace(0, len(space.held_back) - 1, SEARCH.draws).astype(int))
@@ -112,8 +103,6 @@ class _ModeSearch:
             places = rng.standard_normal((SEARCH.draws, space.d))
             self._log_chains = chain_mass(space.lp, space.draws, self._some, self._lp_of_some, places)
         self._random_places = np.empty((0, space.d)), np.empty(0)
-        self._ascents = 0
-        self._sides = 0
 
     @property
     def _left(self) -> int:
@@ -145,14 +134,13 @@ class _ModeSearch:
 
     def _outcome(self, mass: float, undecided: str, position: np.ndarray | None = None) -> OtherModes:
         space = self._space
-        counted = OtherModes(mass, None, -1, np.nan, "", undecided, self._ascents, self._sides, space.spent)
         if position is None:
-            return counted
+            return OtherModes(mass, undecided=undecided)
         low, middle, high = np.quantile(space.place(space.draws), [0.159, 0.5, 0.841], axis=0)
         offset = (position - middle) / np.maximum(0.5 * (high - low), 1e-300)
         furthest = int(np.argmax(np.abs(offset)))
         place = tuple(position.tolist())
-        return counted._replace(position=place, coordinate=furthest, offset=float(offset[furthest]))
+        return OtherModes(mass, place, furthest, float(offset[furthest]), undecided=undecided)
 
     # -- candidates and ascents --------------------------------------------------------------------------------------
 
@@ -169,9 +157,7 @@ class _ModeSearch:
         rng = self._rng
         count = min(int(SEARCH.candidate_share * self._limit), max(SEARCH.ascents, space.room))
         from_prior = space.whiten(prior[: count // 4])
-        along_sides = space.along_coordinates(SEARCH.on_axes, rng)
-        self._sides = len(along_sides)
-        on_axes = along_sides.reshape(-1, d)
+        on_axes = space.along_coordinates(SEARCH.on_axes, rng).reshape(-1, d)
         self._limit += len(on_axes)
         random = rng.standard_normal((count - len(from_prior), d))
         nearest = np.log(SEARCH.nearest)
@@ -192,10 +178,8 @@ class _ModeSearch:
             ends = reached and self._left < (1.0 - SEARCH.ascent_share) * self._limit
             if ends or self._left < len(group) * SEARCH.least_ascent:
                 break
-            self._ascents += len(group)
             reached += distinct(self._space.maxima(group, self._left), reached)
         if not reached:  # of many coordinates, or a density without a bound, one may be all that ends
-            self._ascents += 1
             reached = self._space.maxima(starts[:1], SEARCH.gradients)
         return reached
 
@@ -244,7 +228,7 @@ class _ModeSearch:
 
         log_ratio = -np.inf
         between = space.lp(nearest.y + np.linspace(0.1, 0.9, 9)[:, None] * way)
-        if between.min() < min(maximum.lp, nearest.lp) - _DIP:
+        if between.min() < min(maximum.lp, nearest.lp) - DIP:
             masses = [each.lp - half_log_determinant(each, space.density) for each in (maximum, nearest)]
             log_ratio = masses[0] - masses[1] if np.isfinite(masses).all() else -np.inf
         return Region(log_ratio + self._log_chains, np.inf, float(contains(space.draws).mean()), contains)

@@ -22,7 +22,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import MOST_DENSE, Coordinates, best_coordinates
 from pmm_mcmc.diagnostics.mode_mass import Maximum, distinct
-from pmm_mcmc.diagnostics.mode_search import OtherModes, SearchSpace, lowest_falls, search_modes, turned
+from pmm_mcmc.diagnostics.mode_search import DIP, OtherModes, SearchSpace, lowest_falls, search_modes, turned
 from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.model.tempered import GaussianMixture
 from pmm_mcmc.tempering.path import Points, TemperingPath
@@ -161,8 +161,7 @@ MOST_MODES = 24
 # Draws from which ascents start, and gradients for each ascent.
 _STARTS = 256
 _GRADIENTS_PER_START = 60
-# Dip of the log density above which two maxima are two modes, and shares of the way between them where it is looked at.
-_DIP = 0.2
+# Shares of the way between two maxima where the density is asked whether it dips.
 _SHARES_BETWEEN = np.linspace(0.0, 1.0, 11)[1:-1]
 _ROUNDS = 3  # in each all draws are assigned to modes, by Gaussians fitted to those of the round before
 
@@ -226,7 +225,7 @@ def _modes_of_maxima(maxima: np.ndarray, lp: np.ndarray, density: Density) -> np
         for mode, top in enumerate(highest):
             between = maxima[top] + _SHARES_BETWEEN[:, None] * (maxima[i] - maxima[top])
             lp_between, _ = density(between)
-            if np.nan_to_num(lp_between, nan=-np.inf).min() > lp[i] - _DIP:
+            if np.nan_to_num(lp_between, nan=-np.inf).min() > lp[i] - DIP:
                 mode_of[i] = mode
                 break
         else:
