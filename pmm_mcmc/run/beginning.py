@@ -42,6 +42,7 @@ from pmm_mcmc.run.storage import StoreError, open_store
 from pmm_mcmc.run.storage.checkpoint import decode
 from pmm_mcmc.run.storage.store import SOURCE, stored_identity, stored_run_state
 from pmm_mcmc.steps.methods import BY_NAME
+from pmm_mcmc.steps.pymc_step import values_at
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, Equilibration, adjusted_setting, report_of
@@ -328,12 +329,7 @@ def _refuse_broken_sums(engine: Engine, model: pm.Model, start: np.ndarray) -> N
 
 def point_of(model: pm.Model, position: np.ndarray) -> dict[str, np.ndarray]:
     """Return a position of a model by variable."""
-    point = {}
-    start = 0
-    for name, shape, size, dtype in flat_layout(model.value_vars, model.initial_point(0)):
-        point[name] = position[start : start + size].reshape(shape).astype(dtype)
-        start += size
-    return point
+    return values_at(flat_layout(model.value_vars, model.initial_point(0)), position)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,12 @@ from pmm_mcmc.steps.pymc_step import LangevinStep, Rng, Vars
 from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, ADJUSTED_WITHOUT_FRICTION, WITHOUT_FRICTION
 
 _TEXTS = {
+    "underdamped": r"""
+    *Dynamics*: with position :math:`u`, velocity :math:`v`, potential :math:`F` (minus the log posterior density) and
+    :math:`\gamma` = ``friction``, in whitened coordinates (see ``scaling``),
+
+    .. math:: du = v\,dt, \qquad dv = -\gamma v\,dt - \nabla F(u)\,dt + \sqrt{2 \gamma}\,dB.
+""",
     "vars": r"""
     vars
         Variables to sample, random or value variables of the model; by default all continuous ones.  PyMC assigns
@@ -115,10 +121,7 @@ class PoissonULMC(LangevinStep):
     times smaller.  It is *unadjusted*: there is no Metropolis test, and the law of the draws differs slightly from the
     posterior.
 
-    *Dynamics*: with position :math:`u`, velocity :math:`v`, potential :math:`F` (minus the log posterior density) and
-    :math:`\gamma` = ``friction``, in whitened coordinates (see ``scaling``),
-
-    .. math:: du = v\,dt, \qquad dv = -\gamma v\,dt - \nabla F(u)\,dt + \sqrt{2 \gamma}\,dB.
+    <underdamped>
 
     For :math:`X = (u, v)`, :math:`b(X) = -\nabla F(u)` and the exact flow :math:`A_h, G_h, \Gamma_h` of the linear part
     (``pmm_mcmc.langevin.flows``), a step of length :math:`\alpha` = ``step_size`` with :math:`K` = ``K`` cells is
@@ -242,15 +245,6 @@ class PoissonOLMC(LangevinStep):
     ----------
     <paper>
        Equations 7 to 9; Theorems 1 and 2.
-
-    Examples
-    --------
-    >>> import pymc as pm, pmm_mcmc as pmm
-    >>> with pm.Model():
-    ...     x = pm.Normal("x", shape=3)
-    ...     dt = pm.sample(100, tune=100, step=pmm.PoissonOLMC(grid="centred", steps_per_draw=3), progressbar=False)
-    >>> (dt["sample_stats"]["n_grad"][:, 1:] == 6).all().item()
-    True
     """
 
     name = "poisson_olmc"
@@ -276,10 +270,7 @@ class ULMC(LangevinStep):
     A baseline: the plain discretisation that :class:`PoissonULMC` improves on, and its special case ``K = 1``.  It is
     *unadjusted*: there is no Metropolis test, and the law of the draws differs from the posterior.
 
-    *Dynamics*: with position :math:`u`, velocity :math:`v`, potential :math:`F` (minus the log posterior density) and
-    :math:`\gamma` = ``friction``, in whitened coordinates (see ``scaling``),
-
-    .. math:: du = v\,dt, \qquad dv = -\gamma v\,dt - \nabla F(u)\,dt + \sqrt{2 \gamma}\,dB.
+    <underdamped>
 
     A step of length :math:`\alpha` = ``step_size`` solves it exactly with the gradient frozen at its start [1]_,
 
@@ -302,15 +293,6 @@ class ULMC(LangevinStep):
     ----------
     <paper>
        Equation 1 with the matrices of section 2.
-
-    Examples
-    --------
-    >>> import pymc as pm, pmm_mcmc as pmm
-    >>> with pm.Model():
-    ...     x = pm.Normal("x", shape=3)
-    ...     dt = pm.sample(100, tune=100, chains=2, step=pmm.ULMC(steps_per_draw=5), progressbar=False)
-    >>> (dt["sample_stats"]["n_grad"][:, 1:] == 5).all().item()
-    True
     """
 
     name = "ulmc"
@@ -353,15 +335,6 @@ class OLMC(LangevinStep):
     ----------
     <paper>
        Equations 1 and 2.
-
-    Examples
-    --------
-    >>> import pymc as pm, pmm_mcmc as pmm
-    >>> with pm.Model():
-    ...     x = pm.Normal("x", shape=3)
-    ...     dt = pm.sample(100, tune=100, chains=2, step=pmm.OLMC(steps_per_draw=5), progressbar=False)
-    >>> (dt["sample_stats"]["n_grad"][:, 1:] == 5).all().item()
-    True
     """
 
     name = "olmc"
@@ -427,15 +400,6 @@ class RLMC(LangevinStep):
     .. [2] S. Kandasamy and D. Nagaraj, "The Poisson Midpoint Method for Langevin Dynamics: Provably Efficient
        Discretization for Diffusion Models", NeurIPS 2024, arXiv:2405.17068.
        Section "Technical Notes".
-
-    Examples
-    --------
-    >>> import pymc as pm, pmm_mcmc as pmm
-    >>> with pm.Model():
-    ...     x = pm.Normal("x", shape=3)
-    ...     dt = pm.sample(100, tune=100, step=pmm.RLMC(dynamics="overdamped", steps_per_draw=5), progressbar=False)
-    >>> (dt["sample_stats"]["n_grad"][:, 1:] == 10).all().item()
-    True
     """
 
     name = "rlmc"
@@ -556,15 +520,6 @@ class MALA(LangevinStep):
        approximations", Bernoulli 2 (1996).
     .. [2] G. O. Roberts and J. S. Rosenthal, "Optimal scaling of discrete approximations to Langevin diffusions",
        Journal of the Royal Statistical Society B 60 (1998).
-
-    Examples
-    --------
-    >>> import pymc as pm, pmm_mcmc as pmm
-    >>> with pm.Model():
-    ...     x = pm.Normal("x", shape=3)
-    ...     dt = pm.sample(100, tune=100, chains=2, step=pmm.MALA(steps_per_draw=2), progressbar=False)
-    >>> (dt["sample_stats"]["n_steps"][:, 1:] == 2).all().item()
-    True
     """
 
     name = "mala"

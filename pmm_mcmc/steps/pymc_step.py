@@ -172,11 +172,7 @@ class Binding:
 
     def moved(self, point: PointType, position: np.ndarray) -> PointType:
         """Return a point with the values of a position, rounded to the dtypes of the variables."""
-        values = {}
-        start = 0
-        for name, shape, size, dtype in self.density.layout:
-            values[name] = position[start : start + size].astype(dtype).reshape(shape)
-            start += size
+        values = values_at(self.density.layout, position)
         return {**point, **values} if self.others else values
 
     # -- what chains start with --------------------------------------------------------------------------------------
@@ -212,6 +208,16 @@ class Binding:
                     _report(method, learnt, options)
                     return learnt
         return None
+
+
+def values_at(layout: Layout, position: np.ndarray) -> dict[str, np.ndarray]:
+    """Return a position by variable, rounded to the dtypes of the variables."""
+    values = {}
+    start = 0
+    for name, shape, size, dtype in layout:
+        values[name] = position[start : start + size].astype(dtype).reshape(shape)
+        start += size
+    return values
 
 
 def options_of_call() -> dict[str, Any]:
