@@ -171,27 +171,26 @@ def divergences(run: Run) -> Reason | None:
         return None
     flags = run.stats["diverging"].values
     count = int(flags.sum())
-    limit = _most_harmless(run) if run.of_package and "tree_depth" not in run.stats else 0
+    of_nuts = "tree_depth" in run.stats  # beside steps of this package, or alone
+    ours = run.of_package and not of_nuts
+    limit = _most_harmless(run) if ours else 0
     if count <= limit:
         return None
-    text = f"{count} of {run.chains * run.draws} transitions diverged"
-    remedy = "raise target_accept, or reparametrise"
-    by_nuts = "tree_depth" in run.stats  # beside steps of this package
-    if by_nuts and any(step["adjusted"] for step in run.steps):
-        remedy = f"raise target_accept of NUTS; {_shorter(run)}"
-    elif run.of_package and not by_nuts:
+    share = f"{count} of {run.chains * run.draws}"
+    if not ours:
+        text = f"{share} transitions diverged"
+        remedy = "raise target_accept, or reparametrise"
+        if of_nuts and any(step["adjusted"] for step in run.steps):
+            remedy = f"raise target_accept of NUTS; {_shorter(run)}"
+    elif run.findings.get("check"):
+        check, remedy = run.findings["check"]
+        text = f"{share} draws followed a divergence: {check} near draws"
+    elif run.wall and run.adjusted:  # the Metropolis test is exact there, whatever the step
+        meeting = "followed a meeting with a wall, where the density ends or falls at once: draws are right, but slow"
+        return Reason("wall", f"{share} draws {meeting}", _WALL, value=float(count), limit=float(limit))
+    else:
         where = _place(run, flags > 0) if flags.ndim > 1 else ""
-        if run.findings.get("check"):
-            check, remedy = run.findings["check"]
-            text = f"{count} of {run.chains * run.draws} draws followed a divergence: {check} near draws"
-            return Reason("divergences", text, remedy, None, float(count), float(limit))
-        if run.wall and run.adjusted:  # the Metropolis test is exact there, whatever the step
-            meeting = (
-                "followed a meeting with a wall, where the density ends or falls at once: draws are right, but slow"
-            )
-            text = f"{count} of {run.chains * run.draws} draws {meeting}"
-            return Reason("wall", text, _WALL, None, float(count), float(limit))
-        text = f"{count} of {run.chains * run.draws} draws followed a divergence{where}, limit {limit}"
+        text = f"{share} draws followed a divergence{where}, limit {limit}"
         remedy = _shorter(run)
     return Reason("divergences", text, remedy, value=float(count), limit=float(limit))
 

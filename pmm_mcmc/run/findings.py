@@ -39,7 +39,7 @@ from pmm_mcmc.model.result_tree import BLOCK_LOGP
 from pmm_mcmc.run.beginning import Run, point_of
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Model, Request
-from pmm_mcmc.warmup.ascent import Ascents
+from pmm_mcmc.warmup.ascent import Ascents, Density
 
 # Draws by which it is known where the chains are, where each is relabelled.
 _LABELLED = 1000
@@ -82,23 +82,29 @@ def _space(
     engine = plan.engine
     structure = engine.structure
 
-    def density(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        lp, evaluation = evaluated_at(engine.evaluate, z, noncentring)
-        return lp, evaluation[:, : engine.d]
-
     def copy(positions: np.ndarray) -> np.ndarray:
         positions = turned(positions, x[-1], engine.periods)
         return positions if labelling is None else labelling.nearest(positions)
 
     has_copies = engine.periods is not None or structure.signed.size or labelling is not None
     return SearchSpace(
-        density,
+        _density_of(engine, noncentring),
         turned(x, x[-1], engine.periods),
         to_z=lambda positions: structure.to_z(positions, noncentring)[0],
         to_x=lambda z: structure.to_x(z, noncentring),
         copy=copy if has_copies else None,
         coordinates=coordinates,
     )
+
+
+def _density_of(engine: Engine, noncentring: np.ndarray | None) -> Density:
+    """Return the function of log densities and gradients at positions ``z``."""
+
+    def density(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        lp, evaluation = evaluated_at(engine.evaluate, z, noncentring)
+        return lp, evaluation[:, : engine.d]
+
+    return density
 
 
 class _Labelling:
@@ -196,13 +202,8 @@ def _searches(plan: SamplingPlan, run: Run, draws: xr.DataArray) -> dict[str, An
     if plan.attributes["precision"] != "float64":
         return findings
     some = _some_of(draws, necks.MOST_DRAWS) if engine.d <= necks.MOST_COORDINATES else some
-    z, _ = engine.structure.to_z(some, coordinates.density_parameters)
-
-    def density_of_z(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        lp, evaluation = evaluated_at(engine.evaluate, z, coordinates.density_parameters)
-        return lp, evaluation[:, : engine.d]
-
-    return findings | {"necks": necks.necks_beyond(z, coordinates, density_of_z)}
+    z, _ = engine.structure.to_z(some, noncentring)
+    return findings | {"necks": necks.necks_beyond(z, coordinates, _density_of(engine, noncentring))}
 
 
 def _edges_at(plan: SamplingPlan, draws: np.ndarray) -> dict[str, Any]:

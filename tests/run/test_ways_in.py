@@ -50,8 +50,8 @@ def test_a_run_with_defaults_comes_to_its_end(model, way, tmp_path, caplog, caps
         words = "PoissonULMC (recycled scheme): " if way == "unadjusted" else adjusted
         assert said[0].startswith(words)
         assert "for preparation" in " ".join(said)
-        first = "Compiling" if way in ("jax", "log density") else "Reading"
-        assert capsys.readouterr().out.startswith(f"{first} the log density\n")
+        other = "Reading" if way in ("jax", "log density") else "Compiling"
+        assert f"{other} the log density" not in capsys.readouterr().out
         attrs = dt["posterior"].attrs
         assert 0 < attrs["compile_time"] < attrs["sampling_time"]
     table = pmm.summary(dt)
