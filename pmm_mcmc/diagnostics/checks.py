@@ -172,12 +172,12 @@ def divergences(run: Run) -> Reason | None:
     flags = run.stats["diverging"].values
     count = int(flags.sum())
     of_nuts = "tree_depth" in run.stats  # beside steps of this package, or alone
-    ours = run.of_package and not of_nuts
-    limit = _most_harmless(run) if ours else 0
+    of_step = run.of_package and not of_nuts
+    limit = _most_harmless(run) if of_step else 0
     if count <= limit:
         return None
     share = f"{count} of {run.chains * run.draws}"
-    if not ours:
+    if not of_step:
         text = f"{share} transitions diverged"
         remedy = "raise target_accept, or reparametrise"
         if of_nuts and any(step["adjusted"] for step in run.steps):

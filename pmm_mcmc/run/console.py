@@ -196,10 +196,10 @@ class RunProgress(_Shown):
         mark = _Mark(perf_counter(), tuning, done, tuned.step_size, tuned.K, *by_row)
         if tuning:
             self._warmed_up = done
-        first, began, latest = self._marks or [mark] * 3
+        beginning, began, latest = self._marks or [mark] * 3
         if latest.tuning and not tuning:
             began = latest
-        self._marks = [first, began, mark]
+        self._marks = [beginning, began, mark]
         if self._bar is not None and (began is latest or mark.time - self._drawn >= 1.0 / DRAWINGS):
             self._drawn = mark.time
             self._draw(since=began)
