@@ -225,18 +225,6 @@ def test_where_the_density_jumps_the_identity_is_not_asked_and_plain_means_are_k
     assert codes(dt) == [] and read(dt).table["bias"].isna().all()
 
 
-def test_other_modes_are_read_from_the_attribute():
-    x = grid(3)
-    dt = adjusted(x)
-    numbers = {"mass": 0.4, "position": [0.0, 20.0, 0.0], "coordinate": 1, "offset": 20.0}
-    dt["posterior"].attrs["findings"] = json.dumps({"modes": numbers})
-    (reason,) = pmm.verdict(dt).reasons
-    assert reason.code == "modes" and reason.value == 0.4 and "above theirs in b[0]" in reason.words
-    numbers["mass"] = 0.0
-    dt["posterior"].attrs["findings"] = json.dumps({"modes": numbers})
-    assert codes(dt.copy()) == []
-
-
 @pytest.mark.filterwarnings("ignore:Found chain dimension:UserWarning")
 def test_every_check_is_in_the_list_of_those_who_are_asked():
     x = grid(3)

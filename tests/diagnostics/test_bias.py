@@ -11,7 +11,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from results import gaussian, grid, tree
-from scipy import special, stats
+from scipy import stats
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.parameters import coordinate_of
@@ -164,59 +164,7 @@ def test_a_tuned_run_is_trusted_on_transformed_parameters_too(sample, method):
     assert np.all(gain[["p[0]", "p[1]", "p[2]", "x", "e"]] < 0.5), gain
 
 
-@pytest.mark.pymc
-@pytest.mark.parametrize(
-    "method",
-    [*METHODS, lambda: pmm.PoissonULMC(scheme="recycled")],
-)
-def test_gradients_kept_are_those_of_the_draws(sample, gradient_model, method):
-    model, logp, dlogp = gradient_model
-    with model:
-        dt = sample(method(), draws=30, tune=60, chains=2)
-    kept = dt["sample_stats"]
-    assert kept["gradient"].shape == kept["unconstrained"].shape == (2, 30, 3)
-    for chain, draw in ((0, 0), (1, 17), (1, 29)):
-        q = kept["unconstrained"].values[chain, draw]
-        point = {"x": q[0], "p_simplex__": q[1:]}
-        np.testing.assert_allclose(kept["gradient"].values[chain, draw], dlogp(point), rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(kept["lp"].values[chain, draw], logp(point), rtol=1e-9)
-        assert dt["posterior"]["x"].values[chain, draw] == q[0]
-        np.testing.assert_allclose(dt["posterior"]["p"].values[chain, draw], special.softmax([*q[1:], -q[1:].sum()]))
-
-
-@pytest.fixture(scope="module")
-def gradient_model():
-    with pm.Model() as model:
-        pm.Logistic("x")
-        pm.Dirichlet("p", np.array([4.0, 5.0, 6.0]))
-    return model, model.compile_logp(), model.compile_dlogp()
-
-
-@pytest.mark.pymc
-def test_where_no_gradients_are_kept_the_verdict_says_so(sample):
-    with pm.Model() as model:
-        x, y = pm.Normal("x"), pm.Normal("y")
-    with model:
-        dts = [
-            sample(pmm.PoissonULMC(keep_gradients=False), draws=20, tune=20, chains=2),
-            sample([pmm.PoissonULMC([x]), pmm.PoissonULMC([y])], draws=20, tune=20, chains=2),
-        ]
-    for dt in dts:
-        assert "gradient" not in dt["sample_stats"] and "unconstrained" not in dt["sample_stats"]
-        assert "unmeasured" in [reason.code for reason in pmm.verdict(dt).reasons]
-        assert pmm.summary(dt)["bias"].isna().all() and bias_table(dt)["bias"].isna().all()
-
-
 # -- the bias that a step makes likely ---------------------------------------------------------------------------------
-
-KINDS = [
-    ("PoissonULMC", {}),
-    ("PoissonULMC", {"K": 16, "option": 1}),
-    ("PoissonULMC", {"scheme": "recycled"}),
-    ("ULMC", {}),
-    ("PoissonOLMC", {"dynamics": "overdamped"}),
-    ("RLMC", {}),
-]
 
 
 @pytest.mark.parametrize(("method", "given"), [("PoissonULMC", 0.3), ("PoissonULMC", "auto"), ("GHMC", 0.3)])

@@ -79,38 +79,3 @@ def test_a_jump_in_a_hierarchy_that_is_sampled_non_centred():
         pm.Potential("jump", pt.switch(effects[2] > 0.1, 1.0, 0.0))
         dt = sampled("numba", 1)
     assert "noncentred" in dt["sample_stats"] and jump_of(dt) == pytest.approx(1.0, abs=1e-2)
-
-
-@pytest.mark.pymc
-def test_a_jump_is_not_forgotten_when_a_run_goes_on(tmp_path):
-    """A few more draws, or the end of an interrupted run, have too few segments of their own."""
-    options = {"random_seed": 1, "progressbar": False}
-    with model_with(lambda x, s: pt.switch(x > 0.3, 1.5, 0.0)):
-        dt = pmm.extend(pmm.sample(300, **options), 10, progressbar=False)
-        pmm.sample(300, store=tmp_path / "run", compute_convergence_checks=False, **options)
-        resumed = pmm.sample(310, store=tmp_path / "run", resume=True, **options)
-    assert [jump_of(result) for result in (dt, resumed)] == pytest.approx([1.5, 1.5], abs=1e-2)
-
-
-@pytest.mark.pymc
-def test_without_checks_nothing_is_looked_for():
-    with model_with(lambda x, s: pt.switch(x > 0.3, 1.5, 0.0)):
-        dt = sampled("numba", 1, draws=100, compute_convergence_checks=False)
-    assert "jump" not in dt["posterior"].attrs.get(FINDINGS, "")
-
-
-@pytest.mark.pymc
-def test_a_kink_in_a_model_is_no_jump():
-    with pm.Model():
-        x = pm.Laplace("x", 0, 1, shape=2)
-        pm.Potential("p", -pt.abs(x[0] - 0.5))
-        dt = sampled("numba", 1)
-    assert jump_of(dt) == 0.0 and pmm.verdict(dt).trusted
-
-
-@pytest.mark.pymc
-def test_a_wall_is_where_the_density_ends():
-    with model_with(lambda x, s: pt.switch(x < 0.0, -np.inf, 0.0)):
-        seen = pmm.verdict(sampled("numba", 1, adjusted=True))
-    assert "followed a meeting with a wall" in seen.sentence and "let a prior end there" in seen.sentence.lower()
-    assert seen.trusted or {reason.code for reason in seen.reasons} <= {"wall", "r_hat", "mcse"}

@@ -1,7 +1,6 @@
 """What a user sees first: verdicts and tables in a notebook, constants, and what is no result of sampling."""
 
 import logging
-from pathlib import Path
 
 import arviz as az
 import numpy as np
@@ -11,7 +10,6 @@ from results import gaussian, grid, tree
 from test_adjusted_verdict import adjusted
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics import statement
 from pmm_mcmc.diagnostics.verdict import asks_for_more, last_message
 
 
@@ -83,12 +81,6 @@ def test_what_is_no_result_is_refused_with_the_remedy(function):
 def test_a_result_of_another_sampler_needs_no_statistics():
     dt = az.from_dict({"posterior": {"x": grid(2), "n": np.arange(2400).reshape(4, 600) % 7}})
     assert pmm.verdict(dt).trusted and list(pmm.summary(dt)) == ["mean_cv", "mcse_cv", "sd", "r_hat", "ess_bulk"]
-
-
-def test_the_page_lists_every_code():
-    page = (Path(__file__).parents[2] / "docs" / "trust.md").read_text(encoding="utf-8")
-    codes = statement._STATES
-    assert len(codes) <= 17 and all(f"`{code}`" in page for code in codes)
 
 
 def test_draws_go_on_where_equilibration_did_not_end():

@@ -20,10 +20,6 @@ FRICTION = 1.0
 double_well = TARGETS["double well"].drift
 
 
-def unit_gaussian(x):
-    return -x
-
-
 def second_moment(method, drift, alpha, K):
     """``E x^2`` of the draws of a method, by quadrature."""
     nodes = Nodes.of(method, double_well, fine=True)

@@ -81,9 +81,3 @@ def test_a_model_that_is_finite_nowhere_is_refused():
         pm.Potential("p", pm.math.log(-1.0 - pm.Normal("x") ** 2))
     with pytest.raises(pm.exceptions.SamplingError, match=r"not finite at the initial point.*p \("):
         run(nowhere, "numba")
-
-
-def test_a_run_that_would_not_fit_is_refused_with_the_numbers(schools, monkeypatch):
-    monkeypatch.setattr("pmm_mcmc.run.recorders.available_bytes", lambda: 10**6)
-    with pytest.raises(ValueError, match=r"6 chains of 9999 draws.*available.*store="):
-        run(schools, "numba", draws=9999)

@@ -103,12 +103,6 @@ def test_pymc_is_as_it_was_and_the_statistics_are_judged_when_asked(model, said,
     assert ("bias" in pmm.summary(dt)) and "adjusted" not in dt["posterior"].attrs
 
 
-def test_adjusted_draws_of_pm_sample_are_known_by_their_statistics(model):
-    with model:
-        dt = pm.sample(500, tune=200, chains=4, cores=1, step=pmm.GHMC(), **OPTIONS)
-    assert pmm.verdict(dt).state == "trusted" and "bias" not in pmm.summary(dt)
-
-
 def test_what_breaks_in_the_verdict_loses_no_draws(model, said, monkeypatch):
     def broken(idata):
         raise RuntimeError("broken")

@@ -209,6 +209,7 @@ CALLS = [
     (sampled(cores=2), "cores=2: is the number of numba's threads"),
     (lambda m: run(m.schools, cores=0), "cores=0: must be an integer of at least 1"),
     (sampled(draws=0), "draws"),
+    (sampled(draws="all"), "draws='all': must be an integer of at least 1, or 'auto'"),
     (sampled(chains=2.5), "chains"),
     (sampled(tune=-1), "tune"),
     (sampled(backend="gpu"), "backend"),

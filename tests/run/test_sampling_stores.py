@@ -1,7 +1,6 @@
 """``pmm.sample`` that stores, is stopped or fails: nothing finished is lost, and resumed it is the same run."""
 
 import signal
-import threading
 
 import arviz as az
 import numpy as np
@@ -13,7 +12,6 @@ from store_runs import files
 
 import pmm_mcmc as pmm
 from pmm_mcmc.run import recorders
-from pmm_mcmc.run.storage import folder
 from pmm_mcmc.run.storage.store import stored_identity
 
 pytestmark = pytest.mark.longest
@@ -65,26 +63,6 @@ def test_another_run_s_store_is_refused_by_name(schools, tmp_path):
     with pytest.raises(pmm.StoreError, match="resume=True"):
         run(schools, "numba", store=tmp_path / "a", draws=10)
     assert files(tmp_path / "a") == before
-
-
-def test_a_full_disk_loses_nothing_that_was_committed(well, tmp_path, monkeypatch):
-    monkeypatch.setattr(recorders, "_MOST_ROWS", 10)
-    whole = run(well)
-    write, calls = folder._write, []
-
-    def full(path, data, durable):
-        calls.append(path)
-        if len(calls) > 120:
-            raise OSError(28, "No space left on device")
-        return write(path, data, durable)
-
-    monkeypatch.setattr(folder, "_write", full)
-    with pytest.raises(pmm.StoreError, match="No space left"):
-        run(well, store=tmp_path / "a", draws=1000)
-    kept = pmm.open(tmp_path / "a")["posterior"]["x"].values
-    assert 0 < kept.shape[1] < 1000
-    n = min(30, kept.shape[1])
-    np.testing.assert_array_equal(kept[:, :n], whole["posterior"]["x"].values[:, :n])
 
 
 # -- stopping --------------------------------------------------------------------------------------------------------
@@ -148,14 +126,6 @@ def test_ctrl_c_twice_ends_at_once_and_resuming_completes_it(well, tmp_path, mon
     finally:
         signal.signal(signal.SIGINT, before)
     assert_same(run(well, store=tmp_path / "a", resume=True), run(well))
-
-
-def test_other_threads_may_sample(well):
-    found = []
-    thread = threading.Thread(target=lambda: found.append(run(well)))
-    thread.start()
-    thread.join()
-    assert_same(found[0], run(well))
 
 
 def test_other_errors_of_a_callback_are_passed_on_and_the_store_stays_whole(well, tmp_path, monkeypatch):

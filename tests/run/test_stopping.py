@@ -150,11 +150,6 @@ def test_all_processes_end_where_the_first_one_says():
     assert not never(200) and never(1000)
 
 
-def test_what_does_not_go_with_it(well, schools):
-    with pytest.raises(ValueError, match="draws='all': must be an integer of at least 1, or 'auto'"):
-        run(well, draws="all")
-
-
 @pytest.mark.parametrize("options, words", [({"draws": 40}, ""), ({"draws": "auto"}, "up to ")])
 def test_the_cost_is_announced_with_the_first_draws(well, caplog, options, words):
     step = pmm.PoissonULMC(steps_per_draw=3)

@@ -3,7 +3,6 @@
 import numpy as np
 import pymc as pm
 import pytest
-from results import grid
 from scipy import stats
 
 import pmm_mcmc as pmm
@@ -79,10 +78,3 @@ def test_nuts_and_ours_have_one_table(sample):
     assert pmm.verdict(nuts).state == "not trusted"
     nuts["sample_stats"]["diverging"].values[0, :7] = True
     assert pmm.verdict(nuts).sentence.startswith("Not trusted: 7 of 1600 transitions diverged; r_hat of x[")
-
-
-def test_a_bare_posterior_is_summarised():
-    import arviz as az
-
-    table = pmm.summary(az.from_dict({"posterior": {"x": grid(2)}}))
-    assert "bias" not in table and table.attrs["verdict"].startswith("Trusted: ")
