@@ -353,7 +353,7 @@ class SamplingPlan:
 
 def _model_of(request: Request) -> pm.Model:
     """Return the PyMC model of a request: its own, that of its step, or that of the enclosing ``with``."""
-    step_model = None if request.step.free else request.step.model
+    step_model = request.step.own_model
     model = model_of(step_model if request.model is None else request.model)
     if not isinstance(model, pm.Model):
         raise ValueError(f"model={type(model).__name__}(...): must be a PyMC model, or a pmm.LogDensity")

@@ -401,9 +401,8 @@ class Background:
         self._result: Future[xr.DataTree] = Future()
         self._stopped = StopRequest()
         self._callback = request.callback
-        model = request.model
-        if model is None:  # the context of a with statement is that of its thread
-            model = model_of(None if request.step.free else request.step.model)
+        # The context of a with statement is that of its thread.
+        model = request.model or request.step.own_model or model_of(None)
         watched = dataclasses.replace(request, model=model, callback=self._see)
         threading.Thread(target=self._run, args=(run, watched), name="pmm.sample", daemon=True).start()
 

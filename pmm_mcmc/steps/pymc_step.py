@@ -389,6 +389,11 @@ class LangevinStep(WithSamplingState):
         return None if self._binding is None else self._binding.model
 
     @property
+    def own_model(self) -> pm.Model | None:
+        """The model that the step was created in, None for a step created outside any."""
+        return None if self.free else self.model
+
+    @property
     def binding(self) -> Binding:
         """The step in its model; a step created outside any has that in context or, without one, the last one."""
         if self.free:
