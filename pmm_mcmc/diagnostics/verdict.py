@@ -11,18 +11,6 @@ from collections.abc import Callable
 import numpy as np
 
 from pmm_mcmc.diagnostics import checks
-from pmm_mcmc.diagnostics.checks import (
-    errors_of_sd,
-    evidence,
-    few_draws,
-    labels,
-    ladder_description,
-    modes,
-    restarts,
-    unfinished_search,
-    unknown_sds,
-    unvisited_mode,
-)
 from pmm_mcmc.diagnostics.necks import neck
 from pmm_mcmc.diagnostics.parameters import Result
 from pmm_mcmc.diagnostics.reading import Run, read
@@ -44,13 +32,13 @@ def judge(run: Run) -> Verdict:
         good = _description(run) + "".join(f" {wall}: {wall.remedy}." for wall in walls)
         reasons = []
     block = run.findings.get("block", [])
-    return verdict_of(reasons, good, ladder_description(run.ladder, not reasons), block)
+    return verdict_of(reasons, good, checks.ladder_description(run.ladder, not reasons), block)
 
 
 def checks_of(run: Run) -> tuple[Callable[[Run], Reason | None], ...]:
     """Return the checks that apply to a result."""
-    if few_draws(run) is not None:
-        return (few_draws,)
+    if checks.few_draws(run) is not None:
+        return (checks.few_draws,)
     every = (
         *(checks.one_chain, checks.r_hat, checks.mcse_of_mean, checks.mcse_of_sd),
         *(checks.divergences, checks.standstill, checks.heavy_tails),
@@ -60,10 +48,10 @@ def checks_of(run: Run) -> tuple[Callable[[Run], Reason | None], ...]:
     unadjusted = (checks.unstable, *biases)
     return (
         *every,
-        *(modes, unfinished_search, labels),
+        *(checks.modes, checks.unfinished_search, checks.labels),
         *(of_package if run.of_package else ()),
         *(unadjusted if run.unadjusted else ()),
-        *((restarts, evidence) if run.ladder is not None else ()),
+        *((checks.restarts, checks.evidence) if run.ladder is not None else ()),
     )
 
 
@@ -73,17 +61,17 @@ def checks_of(run: Run) -> tuple[Callable[[Run], Reason | None], ...]:
 def _description(run: Run) -> str:
     """Return the sentence of a run without reasons: how well means are known, and further remarks."""
     text = _means(run)
-    error = errors_of_sd(run)
+    error = checks.errors_of_sd(run)
     if (error > THRESHOLDS.mcse).any():
         label = error.idxmax()
         text += f" The sd of {label} is known to {100.0 * error[label]:.0f} % at best: if it matters, draw more."
-    heavy = unknown_sds(run)
+    heavy = checks.unknown_sds(run)
     if heavy:
         text += f" The sd of {_abbreviated(heavy)} is hardly known: the tail is heavy."
     if run.mixed_labels:
         exchanges = "; ".join(exchange.words for exchange in run.mixed_labels)
         text += f" {exchanges[0].upper()}{exchanges[1:]}: pmm.relabel(dt) tells single components apart."
-    mode = unvisited_mode(run)
+    mode = checks.unvisited_mode(run)
     if mode:
         text += f" {mode[0].upper()}{mode[1:]}: pmm.temper() would weigh it."
     return text
