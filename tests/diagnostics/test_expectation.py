@@ -4,10 +4,6 @@ The statistical statements are |z| < 5.3 with the 15 and more degrees of freedom
 functions and two chains of seeds here a false alarm in 1e3 at 15, in 1e5 at 31; the seeds are fixed.
 """
 
-import doctest
-import functools
-import sys
-
 import numpy as np
 import pandas as pd
 import pymc as pm
@@ -168,9 +164,3 @@ def test_refuses_results_without_gradients_before_the_function_is_called(dt):
         pmm.expectation(without, never)
     with pytest.raises(ValueError, match="too few for a corrected estimate"):
         pmm.expectation(dt.isel(draw=slice(0, 4), chain=slice(0, 2)), never)
-
-
-def test_doctest(monkeypatch):
-    monkeypatch.setattr(pm, "sample", functools.partial(pm.sample, progressbar=False, cores=1, quiet=True))
-    result = doctest.testmod(sys.modules["pmm_mcmc.diagnostics.expectation"])
-    assert result.attempted > 3 and result.failed == 0

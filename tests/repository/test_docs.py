@@ -83,7 +83,7 @@ def test_what_the_first_pages_claim_is_what_the_command_prints():
 
 
 @pytest.mark.pymc
-@pytest.mark.parametrize("module", ["", ".model.user_density", ".steps.methods"])
+@pytest.mark.parametrize("module", ["", ".model.user_density", ".steps.methods", ".diagnostics.summary"])
 def test_doctests(module, quiet):
     with contextlib.redirect_stdout(io.StringIO()) as report:
         result = doctest.testmod(importlib.import_module(f"pmm_mcmc{module}"))
