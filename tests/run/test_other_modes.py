@@ -12,8 +12,9 @@ import pytest
 from sampling_runs import Stop, run
 
 import pmm_mcmc as pmm
+from pmm_mcmc.run import findings
 
-CHECKED = {"compute_convergence_checks": True}
+pytest_plugins = ["sampling_fixtures"]
 ABOUT = re.compile(r"that has about (2[6-9]|3\d) % of the mass")
 
 
@@ -112,3 +113,16 @@ def test_a_result_of_a_step_is_searched_with_the_model(two_modes, sample):
     with two_modes:
         tree = sample(pmm.PoissonULMC(), chains=2, draws=300, tune=500)
     assert "modes" in {reason.code for reason in pmm.verdict(tree, model=two_modes).reasons}
+
+
+# -- a search that fails -----------------------------------------------------------------------------------------------
+
+
+def test_an_error_in_a_look_after_the_draws_is_said_and_the_draws_are_kept(well, monkeypatch, caplog):
+    def fails(*arguments, **options):
+        raise NotImplementedError("vectorize with zero size")
+
+    monkeypatch.setattr(findings.edges, "largest_jump", fails)
+    dt = run(well, compute_convergence_checks=True)
+    assert dt["posterior"].sizes["draw"] == 30 and np.isfinite(dt["posterior"]["x"]).all()
+    assert "Other modes, jumps and necks were not looked for, for an error in it; the draws are kept" in caplog.text
