@@ -158,7 +158,7 @@ class RunProgress(_Shown):
     def __init__(self, *, chains: int, tune: int, draws: int, show: bool, adjusted: bool):
         self._chains = chains
         self._tune = tune
-        self._draws = draws
+        self.draws = draws  # fewer if the run ends earlier
         self._show = show
         self._starts = np.arange(0, chains, -(-chains // _ROWS))
         self._columns = _ADJUSTED if adjusted else _COLUMNS
@@ -204,10 +204,6 @@ class RunProgress(_Shown):
             self._drawn = mark.time
             self._draw(since=began)
 
-    def end_at(self, draws: int) -> None:
-        """Let the run end after so many draws: fewer than it might have taken."""
-        self._draws = draws
-
     def _position(self, mark: _Mark) -> int:
         """Return the draws of a chain so far, warm-up included."""
         return mark.done if mark.tuning else self._warmed_up + mark.done
@@ -216,11 +212,11 @@ class RunProgress(_Shown):
         """Return the time that the other draws will take at the speed of the last ones; a warm-up ends early."""
         since = self._marks[1]
         steps = self._position(mark) - self._position(since)
-        if not mark.tuning and mark.done >= self._draws:
+        if not mark.tuning and mark.done >= self.draws:
             return clock(0)
         if mark.tuning or steps <= 0:
             return _UNKNOWN
-        return clock((self._draws - mark.done) * (mark.time - since.time) / steps)
+        return clock((self.draws - mark.done) * (mark.time - since.time) / steps)
 
     def _draw(self, since: _Mark) -> None:
         assert self._bar is not None
@@ -230,7 +226,7 @@ class RunProgress(_Shown):
             self._bar.update(
                 task,
                 completed=self._position(mark),
-                total=warm_up + self._draws,
+                total=warm_up + self.draws,
                 marker_pos=warm_up,
                 failing=mark.failed[row] > 0 and not mark.tuning,
                 draw=mark.done,
@@ -252,7 +248,7 @@ class RunProgress(_Shown):
 
     def _line(self, now: float) -> str:
         mark = self._marks[-1]
-        place = f"warm-up {mark.done} of at most {self._tune}" if mark.tuning else f"draw {mark.done} of {self._draws}"
+        place = f"warm-up {mark.done} of at most {self._tune}" if mark.tuning else f"draw {mark.done} of {self.draws}"
         chains = f"{self._chains} chain{'s' * (self._chains != 1)}"
         failed = f"{count(sum(mark.failed))} {self._columns['failed'][0].lower()}"
         gradients = f"{count(sum(mark.n_grad))} gradients ({_speed(mark, self._marks[0])}/s)"
@@ -280,7 +276,7 @@ class RunProgress(_Shown):
             fields: dict[str, Any] = dict.fromkeys(self._columns, "-")
             fields["chains"] = f"{start}" if end - start == 1 else f"{start}-{end - 1}"
             fields["left"] = _UNKNOWN
-            total = self._tune + self._draws
+            total = self._tune + self.draws
             self._tasks.append(bar.add_task("", total=total, marker_pos=self._tune, failing=False, **fields))
         return bar
 

@@ -5,7 +5,8 @@ In order::
     trial of a former setting --> warm-up --> equilibration of adjusted draws --> draws
 
 A run begins with a warm-up, or with the trial.  A phase has the values that it needs; all that changes is in the
-:class:`~pmm_mcmc.run.beginning.Run`, which a checkpoint holds, with the name of its phase.
+:class:`~pmm_mcmc.run.beginning.Run`, which a checkpoint holds, with the name of its phase.  Its ``advance`` returns the
+chunk, None if the run was stopped first, and the name of the phase that follows.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -37,14 +38,6 @@ _SECONDS = 0.3
 _ANNOUNCED = 0.5
 
 Look = Callable[[slice, Chunk], None]
-
-
-class Phase(Protocol):
-    """What a run does at present."""
-
-    def advance(self, run: Run, stopped: StopRequest) -> tuple[FinishedChunk | None, str]:
-        """Advance all chains by a chunk; return it, None if the run was stopped first, and the phase that follows."""
-        ...
 
 
 @dataclass
@@ -244,6 +237,9 @@ class Drawing:
                 cost += f", and {count(SEARCH.gradients / chains)} to look for other modes"
             self.chains.console.log(cost)
             self.warm_up_cost = None
+
+
+type Phase = Trial | WarmUp | Equilibrating | Drawing
 
 
 class Sampling(Driver):

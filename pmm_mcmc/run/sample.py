@@ -326,7 +326,7 @@ def _sampled(request: Request, stopped: StopRequest) -> xr.DataTree:
                 console.update(run.tuning, run.tuned, run.done, run.n_grad, run.unstable)
                 finished = sampling.go(stopped)
                 if finished:
-                    bar.end_at(run.done)
+                    bar.draws = run.done
             console.checks()
             search = request.compute_convergence_checks and finished
             read = processes.primary and (search or not structure.is_identity)

@@ -52,9 +52,8 @@ class Tempering(Driver):
         console: Console,
         stack: ExitStack,
     ):
-        super().__init__(plan.processes, plan.request.callback)
+        super().__init__(Processes(slice(0, request.chains)), request.callback)
         self.plan = plan
-        self.processes = Processes(slice(0, request.chains))
         self.request = request
         self.console = console
         self.path = TemperingPath(plan.adjusted_engine, plan.prior_sampler)
