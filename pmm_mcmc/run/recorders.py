@@ -158,9 +158,6 @@ def _smaller(empty: Groups, later: str) -> str:
 _TIMES = ("sampling_time", "compile_time")
 # Bytes of a predicted peak above which it is logged.
 _LARGE = 2**30
-# Where a result has the unconstrained positions.
-_STATISTICS = "sample_stats"
-_UNCONSTRAINED = "unconstrained"
 
 
 class MemoryRecorder:
@@ -223,13 +220,6 @@ class MemoryRecorder:
     def note(self, attrs: dict[str, Any]) -> None:
         """Add attributes to the result; times add up."""
         self._attrs |= attrs | {name: attrs[name] + seconds for name, seconds in self._times.items() if name in attrs}
-
-    def unconstrained(self) -> xr.DataArray | None:
-        """Return the unconstrained positions ``(chain, draw, d)`` so far, if they are kept."""
-        statistics = self._draws.groups.get(_STATISTICS, {})
-        if _UNCONSTRAINED not in statistics:
-            return None
-        return xr.DataArray(statistics[_UNCONSTRAINED][:, : self._draws.done], dims=("chain", "draw", "coordinate"))
 
     def so_far(self, others: Mapping[str, xr.Dataset] | None = None) -> xr.DataTree:
         """Return the result of all chunks so far, for a verdict, with ``others`` of its groups."""
@@ -313,12 +303,6 @@ class StoreRecorder:
     def note(self, attrs: dict[str, Any]) -> None:
         """Add attributes to the result."""
         self._store.note(dict.fromkeys(self._store.rows, attrs))
-
-    def unconstrained(self) -> xr.DataArray | None:
-        """Return the unconstrained positions ``(chain, draw, d)`` so far, if they are kept."""
-        tree = self.so_far()
-        statistics = tree[_STATISTICS].to_dataset() if _STATISTICS in tree else {}
-        return statistics[_UNCONSTRAINED] if _UNCONSTRAINED in statistics else None
 
     def so_far(self) -> xr.DataTree:
         """Return the stored run as it is now, for a verdict."""
