@@ -93,8 +93,10 @@ class SamplingPlan:
         ``announce`` is called with a line about what will be sampled, before anything is compiled.
         """
         request.check_backend()
-        make = cls._of_density if isinstance(request.model, LogDensity) else cls._of_model
-        plan = make(request, announce)
+        if isinstance(request.model, LogDensity):
+            plan = cls._of_density(request, announce)
+        else:
+            plan = cls._of_model(request, announce)
         if not request.adapts:
             fixed_setting(plan.arguments, np.zeros(plan.engine.d))  # raises if a setting is missing
         return plan
