@@ -168,7 +168,7 @@ def test_contents_that_are_no_object_are_refused():
 def test_another_format_is_not_taken_for_damage():
     data = bytearray(encode(1))
     data[8] = 1
-    with pytest.raises(StoreError, match="format 1, not 5; go on with the version") as caught:
+    with pytest.raises(StoreError, match=f"format 1, not {checkpoint.FORMAT}; go on") as caught:
         decode(bytes(data))
     assert type(caught.value) is StoreError
 
