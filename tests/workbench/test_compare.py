@@ -238,6 +238,25 @@ def test_progress_is_a_line_a_run(capsys):
 
 
 @pytest.mark.pymc
+def test_modes_that_a_run_does_not_visit_are_weighed_by_its_search():
+    model = targets.get("mixture_7sd").build()
+
+    def in_one(model, seed, n_grad):
+        x = np.random.default_rng(seed).normal(size=(2, 300, 10))
+        x[..., 0] -= 3.5
+        return az.from_dict({"posterior": {"x": x}})
+
+    def in_both(model, seed, n_grad):
+        x = targets.get("mixture_7sd").draw(np.random.default_rng(seed), 600)
+        return az.from_dict({"posterior": {"x": x.reshape(2, 300, 10)}})
+
+    reference = in_both(model, 99, 0)
+    found = compare(model, [in_one, in_both], seeds=2, reference=reference, progressbar=False)
+    assert found.table.loc["in_one", "elsewhere"] == pytest.approx(0.5, abs=0.15)
+    assert found.table.loc["in_both", "elsewhere"] == 0.0 and "not visited" in repr(found)
+
+
+@pytest.mark.pymc
 def test_long_runs_end_where_their_draws_would_not_fit(monkeypatch):
     monkeypatch.setattr(entrants, "_MOST_NUMBERS", 20_000)
     assert run("default", build(), BUDGET, CHAINS, 1).gradients[-1] < 0.9 * BUDGET
@@ -422,7 +441,7 @@ def test_draws_of_a_target_have_its_moments_and_mode_weights(name):
 def test_names_say_what_is_not_a_default():
     assert step_name(pmm.PoissonULMC(K=16, grid="centred")) == "PoissonULMC(K=16, grid='centred')"
     assert step_name(pmm.RLMC(dynamics="overdamped")) == "RLMC(dynamics='overdamped')"
-    assert step_name(pmm.GHMC()) == "GHMC"
+    assert step_name(pmm.ULMC(scaling=[1.0])) == "ULMC(scaling=...)" and step_name(pmm.GHMC()) == "GHMC"
 
 
 @pytest.mark.parametrize(
