@@ -53,9 +53,14 @@ _NOTE = (
 )
 _TABLES = {
     "Cost": {"warm_up": "warm-up", "gradients": "in all", "per_mean": "for a mean", "per_square": "for a square"},
-    "Error": {"mean_error": "mean", "sd_error": "sd", "tail_error": "5/95 %"},
+    "Error": {
+        "mean_error": "mean",
+        "sd_error": "sd",
+        "tail_error": "5/95 %",
+        "mode_error": "modes",
+        "elsewhere": "unvisited",
+    },
     "Law": {"sliced_w2": "sliced W2", "stein": "Stein", "coverage": "covered", "r_hat": "r_hat"},
-    "Modes": {"mode_error": "error of weights", "elsewhere": "not visited"},
 }
 # What conclusions are about, and the words for the best.
 _CONCLUSIONS = {
