@@ -83,7 +83,6 @@ bench-chains: $(BENCH)/.done
 
 # What there is and what it costs: python -m benchmarks.  The tables of docs/evidence.md that are kept up: some hours.
 evidence: $(BENCH)/.done
-	$(BENCH)/bin/python -m benchmarks versus --write
 	$(BENCH)/bin/python -m benchmarks wall_clock --write
 	$(BENCH)/bin/python -m benchmarks hierarchies --write
 	$(BENCH)/bin/python -m benchmarks diffusion --write

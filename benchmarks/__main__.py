@@ -1,7 +1,7 @@
 """List the benchmarks, or run one: ``python -m benchmarks``, ``python -m benchmarks NAME [arguments]``.
 
-From the root of the repository.  A benchmark is a file with a ``__main__`` guard here or in a folder: ``versus`` is
-``versus/__main__.py``, ``scoreboard.references`` is ``scoreboard/references.py``.  What several of them
+From the root of the repository.  A benchmark is a file with a ``__main__`` guard here or in a folder: ``gate`` is
+``gate/__main__.py``, ``scoreboard.references`` is ``scoreboard/references.py``.  What several of them
 need, and tests too, is in ``common``, which is put into the path.
 """
 
@@ -38,7 +38,6 @@ COSTS = {
     "scoreboard.references": "seconds a model, minutes for two",
     "stan": "ten seconds a program and seed, hours in all with long references; --quick: half a minute",
     "two_widths": "five minutes",
-    "versus": "at most a minute for each sampler, target and seed, and its compilation",
     "warm_start": "a minute a model; --wrong 200: five minutes",
     "wide_priors": "ten seconds a run, 252 runs",
     "wall_clock": "a minute or two a model",

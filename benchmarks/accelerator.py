@@ -113,7 +113,7 @@ def ours(model: Any, x: np.ndarray, precision: str, adjusted: bool) -> Followed:
 def one(name: str, sampler: str, precision: str, chains: int) -> dict[str, Any]:
     """Return the figures of a row."""
     import jax
-    from versus.jax_density import jax_log_density, starts
+    from jax_density import jax_log_density, starts
 
     model, known = build(name), Known(**{k: np.array(v) for k, v in kept(REFERENCES)[name].items()})
     density = jax_log_density(model)

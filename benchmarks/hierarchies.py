@@ -3,7 +3,7 @@
 ``pmm.sample()`` as it is, on the centred form of the models of ``hierarchy_forms.py`` (``auto``) and on the form that
 is non-centred by hand (``by hand``).  Errors are in the unconstrained coordinates of the centred form.  The children of
 Neal's funnel, whose squares have next to infinite variance, are left out of the errors.  Others run on the centred form
-where they are named (``versus`` says how they are tuned and their gradients counted).  ``--quick`` makes 100 draws.
+where they are named (``common/peers.py``: how they are tuned, and gradients counted).  ``--quick`` makes 100 draws.
 """
 
 from __future__ import annotations

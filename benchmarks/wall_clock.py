@@ -14,7 +14,7 @@ pmm recycled pmm.sample(step=pmm.PoissonULMC(scheme="recycled"))
 Everything is the wall time of the call on a newly built model, compilation and conversion of the draws included; of
 imports, and of what numba has to compile once for a process, a small model has relieved each sampler before.  Sampling
 is warm-up and draws (``sampling_time``).  NumPyro compiles within it, so its kernel is compiled ahead and run once more
-in a loop of our own (``versus``); ours may compile within it, so theirs is that of a second call.  Effective
+in a loop of our own (``common/peers.py``); ours may compile within it, so theirs is that of a second call.  Effective
 samples are the least of all parameters as the user sees them, and of their squares.
 """
 
@@ -32,10 +32,10 @@ import arviz as az
 import numpy as np
 import pymc as pm
 import wall_clock_models
+from peers import NumPyroNUTS
 from tables import RESULTS, Row, Rows, grouped
 from targets import TARGETS
 from tasks import Task, main
-from versus.jax_peers import NumPyroNUTS
 
 import pmm_mcmc as pmm
 
@@ -119,8 +119,7 @@ def measured(target: str, sampler: str, seed: int) -> Row:
     if sampler == "NumPyro":
         peer = NumPyroNUTS(model, CHAINS)
         began = time.perf_counter()
-        peer.begin(seed)
-        peer.lengthen(DRAWS)
+        peer.run(seed, DRAWS)
         sampling = time.perf_counter() - began
     elif sampler in OURS:
         sampling = float(run(model, seed)["posterior"].attrs["sampling_time"])

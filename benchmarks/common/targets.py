@@ -36,7 +36,6 @@ __all__ = [
     "TARGETS",
     "Reference",
     "Target",
-    "b2",
     "reference",
     "school_moments",
 ]
@@ -76,35 +75,6 @@ class Target:
 def from_gallery(name: str, source: str, note: str, **rest: bool) -> Target:
     """Take a target of the workbench into the set."""
     return Target(name, gallery.get(source).build, note, partial(exact.of_gallery, source), **rest)
-
-
-def b2(estimate_of_second: np.ndarray, reference: Reference) -> np.ndarray:
-    """Squared error of estimated second moments over the variance of the square, coordinate by coordinate.
-
-    Parameters
-    ----------
-    estimate_of_second : ndarray
-        Estimates of E[x^2], shape ``(..., d)``.
-    reference : Reference
-        Moments of the target.
-
-    Returns
-    -------
-    ndarray
-        Shape ``(..., d)``. Its maximum and its mean over the last axis are b2_max and b2_avg.
-
-    Raises
-    ------
-    ValueError
-        If the estimates are of another length than the reference.
-    """
-    estimate = np.asarray(estimate_of_second, dtype=float)
-    if estimate.shape[-1:] != reference.second.shape:
-        raise ValueError(
-            f"estimate_of_second has shape {estimate.shape}, but the reference has {reference.second.size} "
-            "coordinates: pass E[x^2] of the flat unconstrained vector, coordinates last"
-        )
-    return (estimate - reference.second) ** 2 / reference.variance_of_square
 
 
 @cache

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
+from first_times import STATISTICS, gradients_to
+from peers import build
 from posteriors import (
     BIASED,
     EFFECTIVE,
@@ -26,8 +28,6 @@ from posteriors import (
 )
 from scoreboard.entries import ENTRIES
 from scoreboard.truth import Truth
-from versus.first_times import STATISTICS, gradients_to
-from versus.rows import build as build_peer
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.reading import two_errors
@@ -87,19 +87,15 @@ def theirs(
     model: pm.Model, truth: Truth, peer: str, seed: int, chains: int = CHAINS, draws: int | None = None
 ) -> dict[str, Any]:
     """Run another sampler, with its defaults."""
-    sampler = build_peer(peer, model, chains)
-    sampler.begin(seed)
-    sampler.lengthen(draws or STEPS.get(peer, DRAWS))
-    run = sampler.run()
+    run = build(peer, model, chains).run(seed, draws or STEPS.get(peer, DRAWS))
     draws = run.draws[..., : len(truth.labels)]
     if truth.names:
         values = model_layout(model, model.continuous_value_vars, model.initial_point(0)).values(run.draws)
         parts = [values[name] for name in truth.names]
         draws = np.concatenate([part.reshape(*part.shape[:2], -1) for part in parts], axis=-1)
-    row = errors_and_costs(truth, draws, run.gradients_per_draw, run.warmup_gradients)
-    good = not sampler.failing and row["r_hat"] <= R_HAT and row["ess"] >= EFFECTIVE
-    cpu = sampler.warm_up_seconds + sampler.seconds
-    return {**row, "state": "no warning" if good else "warns", "unstable": int(sampler.failing), "cpu": cpu}
+    row = errors_and_costs(truth, draws, run.gradients, run.warm_up)
+    good = not run.failing and row["r_hat"] <= R_HAT and row["ess"] >= EFFECTIVE
+    return {**row, "state": "no warning" if good else "warns", "unstable": run.failing, "cpu": run.seconds}
 
 
 def errors_and_costs(truth: Truth, draws: np.ndarray, each: np.ndarray, before: np.ndarray) -> dict[str, Any]:
@@ -116,7 +112,7 @@ def errors_and_costs(truth: Truth, draws: np.ndarray, each: np.ndarray, before: 
     row["ess_per_1000"] = 1000 * row["ess"] / float(each.sum())
     if truth.second is not None and truth.variance_of_square is not None:
         for name in STATISTICS:
-            first = gradients_to(draws, each, truth, name).first
+            first = gradients_to(draws, each, truth, name)
             row[name] = row["warm_up"] + first if math.isfinite(first) else None
     return row
 

@@ -79,7 +79,7 @@ class Corrected(NamedTuple):
     # The bias by all that the correction shows of it, also where it is not used: over the share that it explains.
     whole_bias: np.ndarray
     whole_bias_se: np.ndarray
-    # (chain, p): ``value`` from the draws of each chain, with coefficients from the others (``benchmarks/versus``).
+    # (chain, p): ``value`` from the draws of each chain, with coefficients from the others.
     by_chain: np.ndarray
 
     @property

@@ -92,9 +92,9 @@ class Chunk(NamedTuple):
     ----------
     position, evaluation : (n, d), (n, width)
         Draws ``z``, and the evaluations there.
-    lp, accept : (n,)
-        Log density of the model at the draw; mean acceptance probability of its transitions (unadjusted methods: the
-        share of accepted ones).
+    lp, energy, accept : (n,)
+        Log density of the model at the draw; minus that of ``z``, plus the kinetic energy; mean acceptance probability
+        of its transitions (unadjusted methods: the share of accepted ones).
     n_grad : (n,)
         Gradients spent for the draw.
     unstable, refined : (n,)
@@ -108,6 +108,7 @@ class Chunk(NamedTuple):
     position: np.ndarray
     evaluation: np.ndarray
     lp: np.ndarray
+    energy: np.ndarray
     accept: np.ndarray
     n_grad: np.ndarray
     unstable: np.ndarray
@@ -130,7 +131,7 @@ class Chunk(NamedTuple):
         position = np.empty((*shape, d))
         evaluation = np.empty((*shape, width))
         counts = (np.empty(shape, np.int64) for _ in range(4))
-        return cls(position, evaluation, np.empty(shape), np.empty(shape), *counts)
+        return cls(position, evaluation, *(np.empty(shape) for _ in range(3)), *counts)
 
 
 class Engine(Protocol):

@@ -189,7 +189,8 @@ class JaxEngine:
             chains, counts = lax.fori_loop(0, thin, once, (chains, zeros))
             counts = counts._replace(accept=counts.accept / thin)
             lp = chains.lp[:, 0] - log_det_of(chains.evaluation, d)
-            numbers = jnp.stack([lp, *(count.astype(self.dtype) for count in counts)])
+            energy = 0.5 * (chains.v**2).sum(axis=1) - chains.lp[:, 0]
+            numbers = jnp.stack([lp, energy, *(count.astype(self.dtype) for count in counts)])
             row_values = (coordinates.place(chains.evaluated), chains.evaluation, numbers)
             return chains, tuple(buffer.at[i].set(value) for buffer, value in zip(out, row_values, strict=True))
 

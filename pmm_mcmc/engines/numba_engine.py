@@ -95,6 +95,9 @@ def _run_one(functions, parameters, kernel, coordinates, chain, first_transition
         place(coordinates, evaluated, out.position[row])
         copy(evaluation, out.evaluation[row])
         out.lp[row] = state[4 * d]
+        out.energy[row] = -state[4 * d]
+        for j in range(d):
+            out.energy[row] += 0.5 * views.v[j] ** 2
         if evaluation.size > d:  # the last entry of the evaluation is the log determinant of the map from z to x
             out.lp[row] -= evaluation[3 * d]
         out.n_grad[row] = n_grad
@@ -139,8 +142,8 @@ def _cached(sources: str) -> tuple[Any, Any]:
         for i in range(len(states)):
             chain = (uncounted(states[i]), uncounted(evaluations[i]), uncounted(keys[i]), uncounted(memory))
             chain_out = Chunk(
-                out.position[i], out.evaluation[i], out.lp[i], out.accept[i], out.n_grad[i], out.unstable[i],
-                out.refined[i], out.model_failures[i],
+                out.position[i], out.evaluation[i], out.lp[i], out.energy[i], out.accept[i], out.n_grad[i],
+                out.unstable[i], out.refined[i], out.model_failures[i],
             )  # fmt: skip
             _run_one(functions, parameters, kernel, coordinates, chain, first_transition, thin, chain_out)
 

@@ -44,6 +44,7 @@ ADJUSTED_STATISTICS: dict[str, tuple[Any, Any]] = {
     "acceptance_rate": (np.float64, []),
     "diverging": (bool, []),  # bool as in NUTS: PyMC refuses one statistic with two types
     "n_steps": (np.int64, []),
+    "energy": (np.float64, []),
     **{name: STATISTICS[name] for name in ("n_grad_total", "model_logp", *GRADIENTS, *OF_STEP)},
 }
 WITHOUT_FRICTION = {name: kind for name, kind in STATISTICS.items() if name != "friction"}
@@ -94,6 +95,7 @@ def columns_of(chunk: Chunk, n_grad: np.ndarray, noncentred: np.ndarray, gradien
         "diverging": chunk.unstable > 0,
         "model_failures": chunk.model_failures,
         "model_logp": chunk.lp,
+        "energy": chunk.energy,
         "acceptance_rate": chunk.accept,
         "refined": chunk.refined,
         "gradient": gradient,

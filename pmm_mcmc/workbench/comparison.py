@@ -53,7 +53,13 @@ _NOTE = (
 )
 _TABLES = {
     "Cost": {"warm_up": "warm-up", "gradients": "in all", "per_mean": "for a mean", "per_square": "for a square"},
-    "Error": {"mean_error": "mean", "sd_error": "sd", "tail_error": "5/95 %", "mode_error": "modes"},
+    "Error": {
+        "mean_error": "mean",
+        "sd_error": "sd",
+        "tail_error": "5/95 %",
+        "mode_error": "modes",
+        "elsewhere": "unvisited",
+    },
     "Law": {"sliced_w2": "sliced W2", "stein": "Stein", "coverage": "covered", "r_hat": "r_hat"},
 }
 # What conclusions are about, and the words for the best.
@@ -235,7 +241,9 @@ class _Cache:
         if path.exists():
             with np.load(path) as file:
                 judgement = Verdict(str(file["state"]), str(file["says"]), ())
-                return Run(file["position"], float(file["warm_up"]), file["gradients"], judgement)
+                return Run(
+                    file["position"], float(file["warm_up"]), file["gradients"], judgement, float(file["elsewhere"])
+                )  # fmt: skip
         made = run(sampler, model, n_grad, chains, seed)
         arrays: dict[str, Any] = made._asdict()
         judgement = arrays.pop("verdict")

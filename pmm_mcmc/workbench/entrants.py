@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ import pymc as pm
 import xarray as xr
 from pymc.step_methods.arraystep import BlockedStep
 
-from pmm_mcmc.api import METHODS, LangevinStep, MethodArguments, Verdict, sample, temper, verdict
+from pmm_mcmc.api import LangevinStep, Verdict, sample, temper, verdict
 from pmm_mcmc.workbench.reference import unconstrained_draws
 
 __all__ = ["FEWEST", "NAMES", "Run", "Sampler", "named", "run"]
@@ -44,12 +43,15 @@ class Run(NamedTuple):
         Gradients of all chains up to each draw, warm-up included; NaN if the result does not tell.
     verdict : Verdict
         What ``pmm.verdict`` says of these draws.
+    elsewhere : float
+        Share of the posterior in modes that the chains are not in, by the verdict's search; NaN if it has no answer.
     """
 
     position: np.ndarray
     warm_up: float
     gradients: np.ndarray
     verdict: Verdict
+    elsewhere: float = 0.0
 
 
 def named(
@@ -96,19 +98,8 @@ def _name_of(sampler: Any, model: pm.Model) -> str:
 
 def step_name(step: LangevinStep) -> str:
     """Return a name for a step: its method, with the arguments that are not defaults."""
-    arguments = step.arguments
-    plain = MethodArguments.checked(arguments.method, dynamics=arguments.dynamics)
-    settings = [
-        f"{field.name}={getattr(arguments, field.name)!r}"
-        for field in fields(MethodArguments)
-        if field.name not in ("method", "dynamics", "scaling")
-        and getattr(arguments, field.name) != getattr(plain, field.name)
-    ]
-    if len(METHODS[arguments.method].dynamics) > 1:
-        settings.insert(0, f"dynamics={arguments.dynamics!r}")
-    if arguments.scaling is not None:
-        settings.append("scaling=...")
-    return f"{arguments.method}({', '.join(settings)})" if settings else arguments.method
+    settings = [f"{name}={'...' if name == 'scaling' else repr(value)}" for name, value in step.given.items()]
+    return f"{step.arguments.method}({', '.join(settings)})" if settings else step.arguments.method
 
 
 def run(sampler: Sampler, model: pm.Model, budget: int, chains: int, seed: int) -> Run:
@@ -175,4 +166,7 @@ def _run_of(dt: xr.DataTree, model: pm.Model, end: float | None) -> Run:
     warm_up, gradients = _costs(dt)
     count = len(gradients) if end is None else max(int(np.searchsorted(gradients, end, side="right")), 4)
     dt = dt.isel(draw=slice(count), missing_dims="ignore")  # a verdict needs four
-    return Run(unconstrained_draws(dt, model), warm_up, gradients[:count], verdict(dt, model=model))
+    judgement = verdict(dt, model=model)
+    masses = {reason.code: reason.value for reason in judgement.reasons}
+    elsewhere = masses.get("modes") or (np.nan if "search" in masses else 0.0)
+    return Run(unconstrained_draws(dt, model), warm_up, gradients[:count], judgement, elsewhere)

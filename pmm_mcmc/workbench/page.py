@@ -23,7 +23,7 @@ from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
 from pmm_mcmc._version import __version__
-from pmm_mcmc.api import COLUMNS, EQUILIBRATION, WORDS, Model, Result, checked, summary, verdict, with_numbers
+from pmm_mcmc.api import COLUMNS, EQUILIBRATION, WORDS, Model, Result, checked, read, summary, verdict, with_numbers
 
 __all__ = ["html_of", "report"]
 
@@ -47,7 +47,6 @@ _MADE = {
     "created_at": "date",
     "sampler": "sampler",
     "arguments": "arguments",
-    "adjusted": "adjusted",
     "random_seed": "seed",
     "tuning_steps": "warm-up, at most",
     "backend": "backend",
@@ -218,7 +217,10 @@ def _setting(dt: xr.DataTree) -> list[str]:
     library = f"{group.attrs.get('inference_library', '')} {group.attrs.get('inference_library_version', '')}".strip()
     facts = {"chains": f"{group.sizes['chain']:,}", "draws of each chain": f"{group.sizes['draw']:,}"}
     facts |= {label: str(group.attrs[name]) for name, label in _MADE.items() if name in group.attrs}
-    facts |= {"adjusted": "yes" if group.attrs["adjusted"] else "no"} if "adjusted" in group.attrs else {}
+    run = read(dt)
+    for name in ("sampler", "arguments") if run.steps else ():  # of PyMC's loop
+        facts[name] = "; ".join(str(step[name]) for step in run.steps)
+    facts |= {"adjusted": "yes" if run.adjusted else "no"} if run.of_package else {}
     facts |= {"made by": library} if library else {}
     facts |= {"reported with": ", ".join([f"pmm_mcmc {__version__}", *versions])}
     made = pd.DataFrame({"": facts})

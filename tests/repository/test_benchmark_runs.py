@@ -17,7 +17,6 @@ SMALLEST = {
     "claim": ((), "K = 256"),
     "gate": ((), "  density/ring"),
     "hierarchies": ((), "      1 auto "),
-    "versus": (("--models", "poisson_glm", "--samplers", "recycled"), "  recycled    "),
     "wall_clock": (("--samplers", "pmm recycled"), "  pmm recycled "),
 }
 RIGHT, WRONG = "posteriordb/kidiq-kidscore_momhs", "posteriordb/sblri-blr"

@@ -16,7 +16,7 @@ from pmm_mcmc.run import recorders
 
 pytest_plugins = ["sampling_fixtures"]
 
-STATISTICS = {"acceptance_rate", "diverging", "n_steps", "n_grad_total", "lp", "gradient", "unconstrained"}
+STATISTICS = {"acceptance_rate", "diverging", "n_steps", "n_grad_total", "energy", "lp", "gradient", "unconstrained"}
 OF_CHAINS = {"step_size", "friction", "steps_per_draw", "acceptance"}
 
 

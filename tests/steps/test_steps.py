@@ -36,7 +36,7 @@ STATS = {
     "gradient": np.float64,
     "unconstrained": np.float64,
 }
-OF_ADJUSTED = {"acceptance_rate": np.float64, "diverging": np.bool_, "n_steps": np.int64}
+OF_ADJUSTED = {"acceptance_rate": np.float64, "diverging": np.bool_, "n_steps": np.int64, "energy": np.float64}
 OF_UNADJUSTED = ("K", "n_grad", "unstable", "refined", "model_failures")
 
 
@@ -88,6 +88,9 @@ def test_statistics(model, sample, name):
         assert np.array_equal(np.cumsum(np.concatenate(spent)), np.concatenate(totals))
     if name in ADJUSTED:
         assert 0.5 < stats["acceptance_rate"].mean() < 1.0
+        # Of four whitened coordinates, whose kinetic energy is half a chi-squared number.
+        kinetic = stats["energy"] + stats["lp"]
+        assert kinetic.min() >= 0.0 and abs(kinetic.mean() - 2.0) < 1.0
 
 
 def test_gradients_are_kept_only_where_they_are_of_use(model, sample):

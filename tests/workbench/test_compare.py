@@ -238,6 +238,23 @@ def test_progress_is_a_line_a_run(capsys):
 
 
 @pytest.mark.pymc
+def test_modes_that_a_run_does_not_visit_are_weighed_by_its_search():
+    target = targets.get("mixture_unequal")
+
+    def in_both(model, seed, n_grad):
+        return az.from_dict({"posterior": {"x": target.draw(np.random.default_rng(seed), 1200).reshape(2, 600, 20)}})
+
+    def in_one(model, seed, n_grad):
+        x = np.random.default_rng(seed).normal(size=(2, 600, 20))
+        x[..., 0] -= 1.2
+        return az.from_dict({"posterior": {"x": x}})
+
+    found = compare(target, [in_one, in_both], seeds=2, progressbar=False)
+    assert found.table.loc["in_one", "elsewhere"] == pytest.approx(0.3, abs=0.15)
+    assert found.table.loc["in_both", "elsewhere"] == 0.0 and "unvisited" in repr(found)
+
+
+@pytest.mark.pymc
 def test_long_runs_end_where_their_draws_would_not_fit(monkeypatch):
     monkeypatch.setattr(entrants, "_MOST_NUMBERS", 20_000)
     assert run("default", build(), BUDGET, CHAINS, 1).gradients[-1] < 0.9 * BUDGET
@@ -422,7 +439,7 @@ def test_draws_of_a_target_have_its_moments_and_mode_weights(name):
 def test_names_say_what_is_not_a_default():
     assert step_name(pmm.PoissonULMC(K=16, grid="centred")) == "PoissonULMC(K=16, grid='centred')"
     assert step_name(pmm.RLMC(dynamics="overdamped")) == "RLMC(dynamics='overdamped')"
-    assert step_name(pmm.GHMC()) == "GHMC"
+    assert step_name(pmm.ULMC(scaling=[1.0])) == "ULMC(scaling=...)" and step_name(pmm.GHMC()) == "GHMC"
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,7 @@ PROPOSALS = {
     "double_well": from_wells,
     "mixture_4sd": lambda rng, n: from_a_wide_gaussian(rng, n, 2.5),
     "mixture_7sd": lambda rng, n: from_a_wide_gaussian(rng, n, 4.0),
+    "three_modes": lambda rng, n: from_a_wide_gaussian(rng, n, 3.0),
 }
 
 

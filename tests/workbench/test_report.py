@@ -268,6 +268,53 @@ def test_a_file_is_whole_or_not_there(tmp_path, monkeypatch):
         pmm.workbench.report(None, tmp_path / "none" / "run.html")
 
 
+# What ArviZ, bayesplot, shinystan and MCMCDiagnosticTools show of a run: headings with a row or column of each table,
+# or the picture.
+ITEMS = {
+    "reasons with remedies": ("Reasons", "remedy"),
+    "means with their errors": ("Estimates", "mcse_cv"),
+    "standard deviations": ("Estimates", "sd"),
+    "r_hat": ("Estimates", "r_hat"),
+    "effective draws, bulk": ("Estimates", "ess_bulk"),
+    "effective draws, tails": ("Estimates", "ess_tail"),
+    "errors of quantiles": ("Estimates", "mcse_q5"),
+    "effective draws for a gradient": ("Estimates", "ess_per_grad"),
+    "who made it": ("How it was made", "sampler", "arguments", "adjusted", "date", "seconds", "reported with"),
+    "setting": ("Setting of the chains", "step size (alpha)", "friction", "acceptance", "gradients"),
+    "densities and traces": "trace",
+    "ranks": "rank",
+    "effective draws over draws": "ess",
+    "autocorrelation": "autocorr",
+    "pair of the two worst, with divergences": "pair",
+    "energy": "energy",
+}
+
+
+@pytest.mark.pymc
+@pytest.mark.parametrize("door", ["pymc", "pmm"])
+def test_sixteen_items_of_a_run_are_shown_by_both_doors(door):
+    import pymc as pm
+
+    options = {"draws": 60, "tune": 100, "chains": 2, "random_seed": 1, "progressbar": False}
+    with pm.Model() as model:
+        pm.Normal("x", shape=3)
+        if door == "pmm":
+            dt = pmm.sample(**options, compute_convergence_checks=False)
+        else:
+            dt = pm.sample(step=pmm.GHMC(), **options, cores=1, quiet=True, compute_convergence_checks=False)
+    page = Parsed(html_of(dt, model))
+    tables = {title: {row[0] for row in rows} | set(rows[0]) for title, rows in page.tables().items() if rows}
+    shown = [
+        name
+        for name, place in ITEMS.items()
+        if (place in page.pictures() if isinstance(place, str) else set(place[1:]) <= tables.get(place[0], set()))
+    ]
+    assert len(ITEMS) == 16 and shown == list(ITEMS)
+    assert dt["sample_stats"]["energy"].dims == ("chain", "draw")
+    az.plot_energy(dt)
+    plt.close("all")
+
+
 @pytest.mark.pymc
 def test_real_runs_in_memory_and_in_a_store(tmp_path):
     import pymc as pm

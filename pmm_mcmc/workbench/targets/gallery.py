@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import cache, partial
-from math import erf, sqrt
+from collections.abc import Callable, Sequence
+from functools import cache, partial, reduce
+from itertools import pairwise
 from pathlib import Path
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,14 +32,14 @@ def stored_reference(name: str) -> Reference:
 CLUSTERS = 3
 
 
-def two_gaussians(weight: tuple[float, ...], mean: tuple[float, ...], d: int) -> pm.Model:
-    """Build two unit Gaussians whose means lie on the first axis."""
+def gaussians(weight: tuple[float, ...], mean: tuple[float, ...], d: int) -> pm.Model:
+    """Build unit Gaussians whose means lie on the first axis."""
     import pymc as pm
 
     with pm.Model() as model:
         x = pm.Flat("x", shape=d)
         terms = [float(np.log(w)) - 0.5 * (x[0] - m) ** 2 for w, m in zip(weight, mean, strict=True)]
-        pm.Potential("log_density", pm.math.logaddexp(*terms) - 0.5 * (x[1:] ** 2).sum())
+        pm.Potential("log_density", reduce(pm.math.logaddexp, terms) - 0.5 * (x[1:] ** 2).sum())
     return model
 
 
@@ -50,9 +51,9 @@ def draw_gaussians(
     return x
 
 
-def side(border: float, x: np.ndarray) -> np.ndarray:
-    """Return the number of the mode: 1 where the first coordinate is beyond the border."""
-    return x[..., 0] > border
+def region(borders: Sequence[float], x: np.ndarray) -> np.ndarray:
+    """Return the number of the mode: how many borders the first coordinate is beyond."""
+    return np.searchsorted(borders, x[..., 0])
 
 
 @cache
@@ -250,25 +251,23 @@ def _target(name: str, title: str, note: str, build: Callable[[], pm.Model], **e
     return Target(name, title, note, build, partial(stored_reference, name), **exact)
 
 
-def _two(
-    name: str, title: str, note: str, weight: tuple[float, float], mean: tuple[float, float], d: int
+def _mixture(
+    name: str, title: str, note: str, weight: tuple[float, ...], mean: tuple[float, ...], d: int
 ) -> Target:  # fmt: skip
-    """Return a mixture of two Gaussians, whose modes are told apart half way: wrong of 2 % of draws 4 sd apart."""
-    share = _weight_below(weight, mean)
+    """Return a mixture of Gaussians, whose modes are told apart half way: wrong of 2 % of draws 4 sd apart."""
+    borders = [(left + right) / 2 for left, right in pairwise(mean)]
+    below = [
+        0.0,
+        *(sum(w * NormalDist(m).cdf(border) for w, m in zip(weight, mean, strict=True)) for border in borders),
+    ]
     return _target(
-        name, title, note, partial(two_gaussians, weight, mean, d), draw=partial(draw_gaussians, weight, mean, d),
-        mode=partial(side, sum(mean) / 2), mode_weights=(share, 1.0 - share),
+        name, title, note, partial(gaussians, weight, mean, d), draw=partial(draw_gaussians, weight, mean, d),
+        mode=partial(region, borders), mode_weights=tuple(np.diff([*below, 1.0])),
     )  # fmt: skip
 
 
-def _weight_below(weight: tuple[float, float], mean: tuple[float, float]) -> float:
-    """Return the probability below the middle of the two means."""
-    below = 0.5 * (1.0 + erf((mean[1] - mean[0]) / 2 / sqrt(2.0)))
-    return weight[0] * below + weight[1] * (1.0 - below)
-
-
 TARGETS = (
-    _two(
+    _mixture(
         "mixture_4sd",
         "two Gaussians 4 sd apart, d = 10",
         "Two unit Gaussians with a valley of 1.3 units of log density between them. A chain crosses every few dozen "
@@ -277,7 +276,7 @@ TARGETS = (
         (-2.0, 2.0),
         10,
     ),
-    _two(
+    _mixture(
         "mixture_7sd",
         "two Gaussians 7 sd apart, d = 10",
         "Two unit Gaussians with a valley of 5.4 units of log density between them. Crossings are rare events: a run "
@@ -286,7 +285,7 @@ TARGETS = (
         (-3.5, 3.5),
         10,
     ),
-    _two(
+    _mixture(
         "mixture_unequal",
         "two Gaussians 4 sd apart, weights .7 and .3, d = 20",
         "As mixture_4sd, in 20 dimensions and with unequal weights about an overall mean of 0, so that the second "
@@ -295,6 +294,15 @@ TARGETS = (
         (0.7, 0.3),
         (-1.2, 2.8),
         20,
+    ),
+    _mixture(
+        "three_modes",
+        "three Gaussians 3 sd apart, weights .5, .3 and .2, d = 10",
+        "The three modes on which the paper's claim is computed, with nine Gaussian coordinates beside them: two "
+        "valleys have to be crossed, one after the other, until the outer modes have their weights.",
+        (0.5, 0.3, 0.2),
+        (-3.0, 0.0, 3.0),
+        10,
     ),
     _target(
         "galaxies",
@@ -314,7 +322,7 @@ TARGETS = (
         "right, and the quartic walls are steeper than any Gaussian's: long steps overshoot there.",
         double_well,
         draw=draw_wells,
-        mode=partial(side, 0.0),
+        mode=partial(region, (0.0,)),
         mode_weights=(WEIGHT_OF_LEFT, 1.0 - WEIGHT_OF_LEFT),
     ),
     _target(
