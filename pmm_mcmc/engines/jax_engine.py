@@ -12,17 +12,18 @@ One function is compiled for warm-up and sampling, all tuned parameters and any 
 
 from __future__ import annotations
 
+import functools
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytensor
 from jax import Array, lax
 
 from pmm_mcmc.coordinates.affine import Coordinates
@@ -50,6 +51,8 @@ _FEW = 8
 # Most draws of a compiled call, and most bytes of its buffers on a CPU.
 _MOST_ROWS = 64
 _BYTES = 2**26
+# Most bytes of compiled programs on disk, where JAX locks a folder if there is a limit.
+_KEPT = 2**30
 # The kinds of kernels that XLA records into CUDA graphs, loops included, so that the host waits for no turn of a loop.
 _CUDA_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,COLLECTIVES_KERNEL,DYNAMIC_SLICE_FUSION,CONDITIONAL,WHILE"
 
@@ -63,12 +66,26 @@ def _compiler_options(device: jax.Device) -> dict[str, str]:
     return {"xla_gpu_enable_command_buffer": _CUDA_GRAPHS}
 
 
+@functools.cache
+def keep_programs() -> Counter[str]:
+    """Let JAX keep what it compiles for later processes, and return the events that it tells of, counted.
+
+    They go to PyTensor's folder of compiled code, unless the user has set JAX's cache, or switched it off.
+    """
+    events: Counter[str] = Counter()
+    jax.monitoring.register_event_listener(lambda event, **_: events.update([event]))
+    if jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(pytensor.config.compiledir / "jax"))
+        jax.config.update("jax_compilation_cache_max_size", _KEPT)
+    return events
+
+
 def _memory_of(device: jax.Device) -> int:
     """Return the bytes of an accelerator that JAX may use."""
     return int((device.memory_stats() or {}).get("bytes_limit", _MEMORY))
 
 
-@partial(jax.jit, static_argnums=1)
+@functools.partial(jax.jit, static_argnums=1)
 def _first_rows(arrays: tuple[Array, ...], rows: int) -> tuple[Array, ...]:
     """Return the first rows of arrays."""
     return tuple(array[:rows] for array in arrays)
@@ -205,6 +222,12 @@ class JaxEngine:
             self._adjusted = JaxEngine(GHMC, self._density, self._chains, self.precision, self.devices)
         return self._adjusted
 
+    def loaded_programs(self) -> str:
+        """Return how many programs JAX has loaded from disk since this was asked, for a line; nothing without cache."""
+        loaded = keep_programs().pop("/jax/compilation_cache/cache_hits", 0)
+        folder = jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir
+        return f"; {loaded} programs were compiled before, in {folder}" if folder else ""
+
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the positions of states ``(..., 4 d + 2)``: see :class:`pmm_mcmc.engines.contract.Engine`."""
         return self._evaluated(coordinates, state, self.group)
@@ -234,7 +257,7 @@ class JaxEngine:
     def evaluations_at(self, position: np.ndarray, density_parameters: np.ndarray | None = None) -> np.ndarray:
         """Return evaluations at positions ``z`` ``(..., d)``: see :class:`pmm_mcmc.engines.contract.Engine`."""
         size = self.few if position.size <= self.few * self.d else self.group
-        lp, evaluation = evaluated_at(partial(self._evaluated, size=size), position, density_parameters)
+        lp, evaluation = evaluated_at(functools.partial(self._evaluated, size=size), position, density_parameters)
         return np.where(np.isfinite(lp)[..., None], evaluation, np.nan)
 
     def advance(

@@ -409,8 +409,9 @@ def jax_engine(arguments: MethodArguments, density: Any, device: str, precision:
     """Return the engine of a method on a density, which is cached for later runs of the same kind."""
     import jax
 
-    from pmm_mcmc.engines.jax_engine import JaxEngine
+    from pmm_mcmc.engines.jax_engine import JaxEngine, keep_programs
 
+    keep_programs()
     try:
         devices = jax.local_devices(backend=None if device == "auto" else device)
     except RuntimeError as error:

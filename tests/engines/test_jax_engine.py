@@ -178,6 +178,43 @@ def test_eight_devices_in_another_process_find_the_same(elsewhere):
     assert digest(run_in_chunks(run, SPREAD, 64)) == found
 
 
+# A run in a process of its own: its draws, what its last line says of programs, and who may write to their folder.
+RUN = """
+import hashlib, json, logging, os, sys
+import jax.numpy as jnp
+import pytensor
+import pmm_mcmc as pmm
+lines = []
+logging.getLogger("pmm_mcmc").addHandler(handler := logging.Handler())
+handler.emit = lambda record: lines.append(record.getMessage())
+density = pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2) - 0.1 * jnp.sum(x**4), 3)
+dt = pmm.sample(20, model=density, chains=8, random_seed=1, compute_convergence_checks=False)
+draws = hashlib.sha256(dt["posterior"]["x"].values.tobytes()).hexdigest()
+folder = pytensor.config.compiledir / "jax"
+(line,) = [line for line in lines if line.startswith("Sampling 8 chains took")]
+mode = oct(os.stat(folder).st_mode & 0o777) if folder.exists() else None
+print(json.dumps([draws, line.partition("; ")[2].replace(str(folder), "FOLDER"), mode]))
+"""
+
+
+@pytest.mark.process
+def test_a_second_process_finds_the_programs_of_the_first(run_script, monkeypatch, tmp_path):
+    monkeypatch.delenv("JAX_ENABLE_COMPILATION_CACHE")
+    flags = f"base_compiledir={tmp_path / 'compiled'}"
+    (first, *told), (second, *told_again) = (run_script(RUN, flags)[0] for _ in range(2))
+    assert first == second
+    assert told == ["0 programs were compiled before, in FOLDER", told_again[1]]
+    assert told_again[0] == "2 programs were compiled before, in FOLDER"
+    assert told[1] in ("0o700", "0o755")
+
+    elsewhere = tmp_path / "elsewhere"
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(elsewhere))
+    third, words, _ = run_script(RUN, flags)[0]
+    assert (third, words) == (first, f"0 programs were compiled before, in {elsewhere}")
+    assert list(elsewhere.iterdir())
+    assert gaussian_engine(SCHEMES["OLMC"][0], D, 3).loaded_programs() == "", "switched off in this process"
+
+
 def test_one_compiled_function_serves_every_setting():
     kernel = MethodArguments.checked("PoissonULMC", dynamics="underdamped").kernel
     d, chains = 40, 512
