@@ -178,6 +178,58 @@ def test_eight_devices_in_another_process_find_the_same(elsewhere):
     assert digest(run_in_chunks(run, SPREAD, 64)) == found
 
 
+MODELS = """
+import hashlib, json, sys
+import numpy as np
+import pymc as pm
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines import jax_engine
+from pmm_mcmc.engines.contract import Ensemble, TunedParameters
+from pmm_mcmc.run.plan import SamplingPlan
+from pmm_mcmc.run.request import Request
+
+def hierarchy(rng):
+    theta = pm.Normal("theta", pm.Normal("mu", 0.0, 5.0), pm.HalfCauchy("tau", 5.0), shape=8)
+    pm.Normal("y", theta, 10.0, observed=10 * rng.normal(size=8))
+
+def regression(rng):
+    x = rng.normal(size=(70, 5))
+    pm.Bernoulli("y", logit_p=x @ pm.Normal("b", 0.0, 1.0, shape=5), observed=rng.integers(0, 2, 70))
+
+def process(rng):
+    covariance = pm.gp.cov.ExpQuad(1, pm.InverseGamma("scale", 5.0, 1.0))
+    noise = pm.HalfNormal("noise", 1.0)
+    x = np.linspace(0, 1, 9)[:, None]
+    pm.gp.Marginal(cov_func=covariance).marginal_likelihood("y", x, rng.normal(size=9), noise)
+
+jax_engine._GROUP_CPU = 64
+digests = []
+for make in (hierarchy, regression, process):
+    with pm.Model() as model:
+        make(np.random.default_rng(1))
+    engine = SamplingPlan.of(Request(model=model, chains=192, backend="jax")).adjusted_engine
+    noncentring = None if engine.structure.is_identity else engine.structure.initial_noncentring()
+    coordinates = Coordinates(np.zeros(engine.d), np.full(engine.d, 0.5), noncentring)
+    z = 0.3 * np.random.default_rng(2).normal(size=(192, engine.d))
+    ensemble = Ensemble.start(engine, coordinates, z, np.random.default_rng(3))
+    chunk = ensemble.advance(engine, TunedParameters(0.4, 1, 1.0, coordinates, 1), 6, thin=4)
+    digests.append(hashlib.sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in chunk)).hexdigest())
+    assert 0.2 < chunk.accept.mean() and engine.group == 64
+print(json.dumps([len(engine.devices), digests]))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.pymc
+def test_models_of_pymc_have_the_same_draws_on_eight_devices_as_on_one(run_script, monkeypatch):
+    """Of groups of 64: XLA divides the loops of others by the devices, and rounds otherwise at their ends."""
+    one, error = run_script(MODELS)
+    assert one is not None, error
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+    eight, error = run_script(MODELS)
+    assert (one[0], eight) == (1, [8, one[1]]), error
+
+
 # A run in a process of its own: its draws, what its last line says of programs, and who may write to their folder.
 RUN = """
 import hashlib, json, logging, os, sys
