@@ -207,10 +207,10 @@ digests = []
 for make in (hierarchy, regression, process):
     with pm.Model() as model:
         make(np.random.default_rng(1))
-    engine = SamplingPlan.of(Request(model=model, chains=192, backend="jax")).adjusted_engine
+    engine = SamplingPlan.of(Request(model=model, chains=128, backend="jax")).adjusted_engine
     noncentring = None if engine.structure.is_identity else engine.structure.initial_noncentring()
     coordinates = Coordinates(np.zeros(engine.d), np.full(engine.d, 0.5), noncentring)
-    z = 0.3 * np.random.default_rng(2).normal(size=(192, engine.d))
+    z = 0.3 * np.random.default_rng(2).normal(size=(128, engine.d))
     ensemble = Ensemble.start(engine, coordinates, z, np.random.default_rng(3))
     chunk = ensemble.advance(engine, TunedParameters(0.4, 1, 1.0, coordinates, 1), 6, thin=4)
     digests.append(hashlib.sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in chunk)).hexdigest())
