@@ -28,7 +28,7 @@ from jax import Array, lax
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
-from pmm_mcmc.engines.contract import Chunk, Ensemble, Parameters, TunedParameters, chains_of, evaluated_at, log_det_of
+from pmm_mcmc.engines.contract import Chunk, Engine, Ensemble, Parameters, TunedParameters, chains_of, log_det_of
 from pmm_mcmc.engines.jax_ghmc import adjusted
 from pmm_mcmc.engines.jax_poisson import unadjusted
 from pmm_mcmc.engines.jax_shared import Counts, Drift, Keyed, words_of
@@ -98,15 +98,13 @@ def _largest_of(program: Any) -> int:
     return max([*sizes, *(_largest_of(inner) for inner in below if hasattr(inner, "eqns"))], default=0)
 
 
-class JaxEngine:
+class JaxEngine(Engine):
     """Chains of one method over one log density, a JAX function, compiled by JAX.
 
     The number of ``chains`` of the run determines the size of a group.  ``precision`` is "float64", "float32" or
     "mixed": log density and gradient in single precision, everything else in double.  Groups are spread over the
     ``devices``, by default those of JAX's default backend.
     """
-
-    periods: np.ndarray | None = None
 
     def __init__(
         self, kernel: Kernel, density: JaxDensity, chains: int, precision: str = "float64",
@@ -230,12 +228,9 @@ class JaxEngine:
 
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the positions of states ``(..., 4 d + 2)``: see :class:`pmm_mcmc.engines.contract.Engine`."""
-        return self._evaluated(coordinates, state, self.group)
-
-    def _evaluated(self, coordinates: Coordinates, state: np.ndarray, size: int) -> np.ndarray:
-        """Evaluate at the positions of states, ``size`` of them together on each device."""
         d = self.d
         flat = state.reshape(-1, 4 * d + 2)
+        size = self.few if len(flat) <= self.few else self.group
         evaluation = np.empty((len(flat), self.width))
 
         def calls(device: jax.Device, groups: list[slice]) -> Iterator[list[tuple[np.ndarray, Array]]]:
@@ -249,16 +244,6 @@ class JaxEngine:
         self._follow(calls, len(flat), size)
         state[...] = flat.reshape(state.shape)
         return evaluation.reshape(*state.shape[:-1], self.width)
-
-    def gradient_at(self, position: np.ndarray, density_parameters: np.ndarray | None = None) -> np.ndarray:
-        """Return gradients at positions ``z`` ``(..., d)``; NaN where a value is not finite."""
-        return self.evaluations_at(position, density_parameters)[..., : self.d]
-
-    def evaluations_at(self, position: np.ndarray, density_parameters: np.ndarray | None = None) -> np.ndarray:
-        """Return evaluations at positions ``z`` ``(..., d)``: see :class:`pmm_mcmc.engines.contract.Engine`."""
-        size = self.few if position.size <= self.few * self.d else self.group
-        lp, evaluation = evaluated_at(functools.partial(self._evaluated, size=size), position, density_parameters)
-        return np.where(np.isfinite(lp)[..., None], evaluation, np.nan)
 
     def advance(
         self, setting: TunedParameters, chains: Ensemble, rows: int, *, thin: int = 1, tolerance: float = 0.0
