@@ -73,7 +73,8 @@ def main(arguments: list[str]) -> int:
         return 2
     path = [str(HERE), str(COMMON), *filter(None, [os.environ.get("PYTHONPATH")])]
     warnings = [f"-W{option}" for option in sys.warnoptions]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    # What compiles is measured: nothing is found that an earlier process compiled, unless that is asked for.
+    environment = {"JAX_ENABLE_COMPILATION_CACHE": "0", **os.environ, "PYTHONPATH": os.pathsep.join(path)}
     return subprocess.run([sys.executable, *warnings, "-m", name, *rest], env=environment).returncode
 
 

@@ -1,5 +1,10 @@
 """Thousands of chains on an accelerator, beside other samplers: ``python -m benchmarks accelerator [model ...]``.
 
+**Where there is a GPU, first of all** ``--first-ten-minutes``: microseconds of a transition of all chains by the
+program of the draws, at a fixed step, the faster of two calls after compiling.  Of one transition a call, so with all
+that is fetched; of each of a full call's draws; and of a hundred without a draw between.  With CUDA graphs, without, in
+the paper's method, and in single precision (unadjusted).  A crash is a row.
+
 Each row is a process of its own and is kept in ``results/accelerator.json`` as soon as it is done.  The command goes
 on where it stopped, for ``--minutes`` at a time.  Without an accelerator it runs on the CPU: ``--small`` is two models
 with 64 and 256 chains.  All chains start within one unit of the model's initial point.
@@ -28,6 +33,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -45,8 +51,11 @@ SMALL = ("german25", "eight_schools")
 CHAINS = (64, 256, 1024, 4096, 16384, 65536)
 PRECISIONS = ("float64", "mixed", "float32")
 PEERS = ("LAPS", "MEADS", "ChEES", "MCLMC", "NUTS")
+FIRST_CHAINS = (4096, 256, 16384)
+FIRST_WAYS = ("draws", "draws, no graphs", "K=16", "K=16, float32")
 MOST = 2e7  # coordinates of all chains together: a chunk of 20 draws is then 3 GB
 LONGEST = 1000
+FIRST_KEYS = ("ready", "alone", "full", "hundred")
 OVER = {"error": "took too long"}
 
 
@@ -125,6 +134,41 @@ def one(name: str, sampler: str, precision: str, chains: int) -> dict[str, Any]:
     return {"device": jax.devices()[0].device_kind, "jax": jax.__version__, **found.row(known)}
 
 
+def first_row(name: str, way: str, _: str, chains: int) -> dict[str, Any]:
+    """Return microseconds of a transition, compiled, and the seconds until then."""
+    import jax
+
+    import pmm_mcmc as pmm
+    from pmm_mcmc.coordinates.affine import Coordinates
+    from pmm_mcmc.engines.contract import Ensemble, TunedParameters, start_noncentring
+    from pmm_mcmc.run.plan import SamplingPlan
+    from pmm_mcmc.run.request import Request
+
+    began = time.perf_counter()
+    step = None if way.startswith("draws") else pmm.PoissonULMC(K=16)
+    precision = "float32" if way.endswith("float32") else "float64"
+    adjusted = step is None
+    request = Request(
+        model=build(name), chains=chains, backend="jax", precision=precision, step=step, adjusted=adjusted
+    )  # fmt: skip
+    plan = SamplingPlan.of(request)
+    engine = plan.adjusted_engine if adjusted else plan.engine
+    coordinates = Coordinates(np.zeros(engine.d), np.full(engine.d, 0.3), start_noncentring(engine))
+    setting = TunedParameters(0.3, 16, 1.4, coordinates, 1)
+    starts = 0.3 * np.random.default_rng(SEED).normal(size=(chains, engine.d))
+    ensemble = Ensemble.start(engine, coordinates, starts, np.random.default_rng(SEED))
+    ensemble.prepare(engine, setting)
+    row = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "ready": time.perf_counter() - began}
+    for call, rows, thin in (("alone", 1, 1), ("full", engine.capacity, 1), ("hundred", 1, 100)):
+        seconds = []
+        for _ in range(2):
+            start = time.perf_counter()
+            ensemble.advance(engine, setting, rows, thin=thin)
+            seconds.append(time.perf_counter() - start)
+        row[call] = 1e6 * min(seconds) / (rows * thin)
+    return row
+
+
 def kept(path: Path) -> dict[str, Any]:
     """Return what a file holds."""
     return json.loads(path.read_text()) if path.exists() else {}
@@ -142,11 +186,12 @@ def rows(models: list[str], sizes: list[int], samplers: list[str], references: d
     return sorted(every, key=lambda row: not row[1].startswith("pmm"))
 
 
-def run(call: list[Any], seconds: float) -> dict[str, Any]:
+def run(call: list[Any], seconds: float, *options: str) -> dict[str, Any]:
     """Return what a row's process prints, or its last words."""
-    command = [sys.executable, "-W", "ignore", __file__, "--row", json.dumps(call)]
+    command = [sys.executable, "-W", "ignore", __file__, *options, "--row", json.dumps(call)]
+    environment = os.environ | {"PMM_MCMC_CUDA_GRAPHS": "0"} if call[1].endswith("no graphs") else None
     try:
-        out = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+        out = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment)
     except subprocess.TimeoutExpired:
         return OVER
     lines = out.stdout.splitlines()
@@ -159,14 +204,26 @@ def line(call: list[Any], found: dict[str, Any]) -> str:
     start = f"{name:22}{sampler:15}{precision:9}{chains:7}"
     if "error" in found:
         return f"{start}  {found['error']}"
+    if "ready" in found:
+        return start + "".join(
+            f"{found[key]:{width}.1f}" for key, width in zip(FIRST_KEYS, (9, 10, 9, 10), strict=True)
+        )
     values = [found[key] for key in ("seconds", "compiling", "gradients", "last_b2max", "ess_of_squares_per_second")]
     shown = ["-" if value is None else f"{value:,}" for value in values]
     return f"{start}{shown[0]:>10}{shown[1]:>11}{shown[2]:>11}{shown[3]:>12}{shown[4]:>12}"
 
 
+def first_table(given: Any) -> None:
+    """Run and print what a GPU is asked first."""
+    print(f"{'model':22}{'':15}{'':9}{'chains':>7}  s before   alone     full   hundred   (us a transition)")
+    sizes = given.chains or FIRST_CHAINS
+    calls = [[name, way, "", n] for n in sizes for name in given.models or SMALL for way in FIRST_WAYS]
+    print_rows(calls, given, "--first-ten-minutes")
+    print("Next: python -m benchmarks accelerator eight_schools german25 --chains 4096")
+
+
 def main(given: Any) -> None:
     """Run what is missing and print the table."""
-    end = time.monotonic() + 60 * given.minutes
     models = given.models or list(SMALL if given.small else MODELS)
     if given.references:
         for name in (name for name in models if name not in kept(REFERENCES)):
@@ -176,11 +233,17 @@ def main(given: Any) -> None:
     sizes = given.chains or list(CHAINS[:2] if given.small else CHAINS)
     print(f"{'model':22}{'sampler':15}{'':9}{'chains':>7}{'seconds':>10}{'compiling':>11}{'gradients':>11}"
           f"{'last b2max':>12}{'ESS(x^2)/s':>12}")  # fmt: skip
-    for call in rows(models, sizes, given.samplers, kept(REFERENCES)):
+    print_rows(rows(models, sizes, given.samplers, kept(REFERENCES)), given)
+
+
+def print_rows(calls: list[list[Any]], given: Any, *options: str) -> None:
+    """Run what is missing of a table's rows, and print all, until time is up."""
+    end = time.monotonic() + 60 * given.minutes
+    for call in calls:
         key = "/".join(map(str, call))
         if key not in kept(given.into):
             left = end - time.monotonic()
-            found = run(call, min(left, given.limit)) if left > 30 else OVER
+            found = run(call, min(left, given.limit), *options) if left > 30 else OVER
             if found == OVER and left < given.limit:
                 print("Time is up: the same command goes on from here.")
                 break
@@ -196,12 +259,15 @@ if __name__ == "__main__":
     parser.add_argument("--samplers", nargs="+", default=["pmm", "pmm unadjusted", *PEERS])
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--limit", type=float, default=300.0, help="seconds of a row at most")
+    parser.add_argument("--first-ten-minutes", action="store_true")
     parser.add_argument("--references", action="store_true")
     parser.add_argument("--into", type=Path, default=KEPT)
     parser.add_argument("--row", type=json.loads, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     if chosen.row:
-        print(json.dumps(one(*chosen.row)))
+        print(json.dumps((first_row if chosen.first_ten_minutes else one)(*chosen.row)))
+    elif chosen.first_ten_minutes:
+        first_table(chosen)
     else:
         main(chosen)

@@ -9,6 +9,8 @@ import sys
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # PyMC compiles a few small functions of its own in C; without this, pytensor warns that they have no fast BLAS.
 os.environ["PYTENSOR_FLAGS"] = ",".join(filter(None, ["blas__ldflags=", os.environ.get("PYTENSOR_FLAGS")]))
+# Programs of JAX are compiled anew: tests of what is kept have folders of their own.
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "0"
 
 import numpy as np
 import pytest

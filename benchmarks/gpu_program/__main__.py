@@ -13,6 +13,9 @@ one graph
     Whether the whole call is one CUDA graph: the host then waits for no turn of a loop.
 MB
     Of arguments, results and what is in between.
+ms
+    An estimate of a draw of one transition: 2 us a node, 3 a conditional, and the operands and results of all nodes at
+    3.35 TB/s, as if no cache held any.  None of it was measured on a device.
 CPU s
     Of compiling.
 
@@ -152,6 +155,80 @@ def loops_of(sequence: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     return bodies
 
 
+_SIZES = {"f64": 8, "s64": 8, "u64": 8, "f32": 4, "s32": 4, "u32": 4, "pred": 1}
+# Instructions that are no kernel; loops are counted by their own.
+_FREE = {
+    "parameter",
+    "get-tuple-element",
+    "tuple",
+    "bitcast",
+    "constant",
+    "while",
+    "opt-barrier",
+    "call",
+    "conditional",
+}
+
+
+def computations_of(text: str) -> dict[str, list[re.Match[str]]]:
+    """Return the instructions of XLA's computations by name: name, shape, operation and what follows."""
+    computations: dict[str, list[re.Match[str]]] = {}
+    for line in text.splitlines():
+        if head := re.match(r"(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$", line):
+            current = computations["ENTRY" if head[1] else head[2]] = []
+        elif one := re.match(r"\s+(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$", line):
+            current.append(one)
+    return computations
+
+
+def sizes_of(shape: str) -> list[int]:
+    """Return the bytes of the arrays of a shape, of which a tuple has several."""
+    arrays = re.findall(r"\b([a-z]+\d*)\[([\d,]*)\]", shape)
+    return [_SIZES.get(kind, 0) * int(np.prod([int(n) for n in dims.split(",") if n])) for kind, dims in arrays]
+
+
+def called(one: re.Match[str], role: str) -> list[str]:
+    """Return the computations that an instruction calls in a role."""
+    names = re.search(rf"{role}=\{{?([%\w.\-, ]+)", one[4])
+    return [name.strip(" %") for name in names[1].split(", ") if name.startswith("%")] if names else []
+
+
+def traffic_of(computation: str, computations: dict[str, list[re.Match[str]]]) -> int:
+    """Return the bytes of operands and results of the kernels of a computation; loops are not entered."""
+    total = 0
+    arrays = {one[1]: sizes_of(one[2]) for one in computations[computation]}
+    for one in computations[computation]:
+        inner = computations.get("".join(called(one, "calls")), [])
+        result = sum(arrays[one[1]])
+        operands = [
+            arrays[name][int(index)] if index else sum(arrays[name])  # an array of a tuple, or all that there is
+            for name, index in re.findall(r"%([\w.\-]+)(?:#(\d+))?", one[4].partition("), ")[0])
+            if name in arrays
+        ]
+        if one[3] == "conditional":
+            branches = called(one, "branch_computations") + called(one, "true_computation")
+            branches += called(one, "false_computation")
+            total += max(traffic_of(branch, computations) for branch in branches)
+        elif one[3] == "call":
+            total += traffic_of(called(one, "to_apply")[0], computations)
+        elif one[3] not in _FREE and any(i[3] == "dynamic-update-slice" for i in [one, *inner]):
+            total += 2 * min(result, sum(size for size in operands if size < result))
+        elif one[3] not in _FREE:
+            total += result + sum(operands)
+    return total
+
+
+def traffic_of_draw(text: str) -> int:
+    """Return the bytes that a draw of one transition moves: the loop over draws and, in it, that over transitions."""
+    computations = computations_of(text)
+    total = 0
+    body = "ENTRY"
+    for _ in range(2):
+        body = next(called(one, "body")[0] for one in computations[body] if one[3] == "while")
+        total += traffic_of(body, computations)
+    return total
+
+
 def compiled_row(name: str, phase: str, engine: Any, arguments: tuple) -> str:
     """Compile a program and return its row of the table."""
     with tempfile.TemporaryDirectory() as folder, engine._precisely():
@@ -161,16 +238,20 @@ def compiled_row(name: str, phase: str, engine: Any, arguments: tuple) -> str:
         seconds = sum(os.times()[:4]) - began
         (path,) = glob.glob(f"{folder}/*thunk_sequence_after_thunk_passes.txt")
         sequence = tree_of(Path(path).read_text())
+        (path,) = glob.glob(f"{folder}/*gpu_after_optimizations.txt")
+        traffic = traffic_of_draw(Path(path).read_text())
     memory = compiled.memory_analysis()
     megabytes = [getattr(memory, f"{kind}_size_in_bytes") / 1e6 for kind in ("argument", "output", "temp")]
     draw = loops_of(sequence)[0]
     (transition,) = loops_of(draw)
     counts = nodes_of(draw) + nodes_of(transition)
     whole = len(sequence) <= 2 and sequence[0]["kind"] == "kCommandBuffer" and bool(loops_of(sequence[0]["below"]))
+    nodes = counts["kernels"] + counts["copies"]
+    milliseconds = 2e-3 * nodes + 3e-3 * counts["conditionals"] + traffic / 3.35e9
     return (
-        f"{name:<14} {phase:<8} {engine.group:>6} {engine.capacity:>8} {counts['kernels'] + counts['copies']:>5} + "
+        f"{name:<14} {phase:<8} {engine.group:>6} {engine.capacity:>8} {nodes:>5} + "
         f"{counts['conditionals']} {'yes' if whole else 'no':>9}  {' + '.join(f'{mb:.0f}' for mb in megabytes):<18} "
-        f"{seconds:5.1f}"
+        f"{milliseconds:5.2f} {seconds:5.1f}"
     )
 
 
@@ -215,7 +296,8 @@ def main() -> None:
         print(f'JAX has no compiler for CUDA here ({reason}); install "jax[cuda12]" of the version of jax')
         return
     jax_engine._memory_of = lambda device: MEMORY
-    print(f"{'model':<14} {'phase':<8} {'group':>6} {'capacity':>8} {'nodes':>9} {'one graph':>9}  {'MB':<18} CPU s")
+    print(f"{'model':<14} {'phase':<8} {'group':>6} {'capacity':>8} {'nodes':>9} {'one graph':>9}  ", end="")
+    print(f"{'MB':<18} {'ms':>5} CPU s")
     for name in options.models:
         for phase, engine, arguments in programs(name, options.chains, topology.devices[0]):
             print(compiled_row(name, phase, engine, arguments), flush=True)

@@ -144,16 +144,19 @@ class Engine(Protocol):
     d: int
     width: int
     structure: Structure
-    periods: np.ndarray | None
+    periods: np.ndarray | None = None
 
     def adjusted(self) -> Engine:
         """Return the engine of adjusted draws (generalised HMC) over the same density."""
 
     def gradient_at(self, position: np.ndarray, density_parameters: np.ndarray | None = None) -> np.ndarray:
         """Return gradients at positions ``z`` ``(..., d)``; NaN where a value is not finite."""
+        return self.evaluations_at(position, density_parameters)[..., : self.d]
 
     def evaluations_at(self, position: np.ndarray, density_parameters: np.ndarray | None = None) -> np.ndarray:
         """Return evaluations ``(..., width)`` at positions ``z`` ``(..., d)``; NaN where a value is not finite."""
+        lp, evaluation = evaluated_at(self.evaluate, position, density_parameters)
+        return np.where(np.isfinite(lp)[..., None], evaluation, np.nan)
 
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the positions of states ``(..., 4 d + 2)`` and make them the evaluated points, in place.

@@ -12,22 +12,23 @@ One function is compiled for warm-up and sampling, all tuned parameters and any 
 
 from __future__ import annotations
 
+import functools
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytensor
 from jax import Array, lax
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
-from pmm_mcmc.engines.contract import Chunk, Ensemble, Parameters, TunedParameters, chains_of, evaluated_at, log_det_of
+from pmm_mcmc.engines.contract import Chunk, Engine, Ensemble, Parameters, TunedParameters, chains_of, log_det_of
 from pmm_mcmc.engines.jax_ghmc import adjusted
 from pmm_mcmc.engines.jax_poisson import unadjusted
 from pmm_mcmc.engines.jax_shared import Counts, Drift, Keyed, words_of
@@ -50,6 +51,8 @@ _FEW = 8
 # Most draws of a compiled call, and most bytes of its buffers on a CPU.
 _MOST_ROWS = 64
 _BYTES = 2**26
+# Most bytes of compiled programs on disk, where JAX locks a folder if there is a limit.
+_KEPT = 2**30
 # The kinds of kernels that XLA records into CUDA graphs, loops included, so that the host waits for no turn of a loop.
 _CUDA_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,COLLECTIVES_KERNEL,DYNAMIC_SLICE_FUSION,CONDITIONAL,WHILE"
 
@@ -63,12 +66,26 @@ def _compiler_options(device: jax.Device) -> dict[str, str]:
     return {"xla_gpu_enable_command_buffer": _CUDA_GRAPHS}
 
 
+@functools.cache
+def keep_programs() -> Counter[str]:
+    """Let JAX keep what it compiles for later processes, and return the events that it tells of, counted.
+
+    They go to PyTensor's folder of compiled code, unless the user has set JAX's cache, or switched it off.
+    """
+    events: Counter[str] = Counter()
+    jax.monitoring.register_event_listener(lambda event, **_: events.update([event]))
+    if jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(pytensor.config.compiledir / "jax"))
+        jax.config.update("jax_compilation_cache_max_size", _KEPT)
+    return events
+
+
 def _memory_of(device: jax.Device) -> int:
     """Return the bytes of an accelerator that JAX may use."""
     return int((device.memory_stats() or {}).get("bytes_limit", _MEMORY))
 
 
-@partial(jax.jit, static_argnums=1)
+@functools.partial(jax.jit, static_argnums=1)
 def _first_rows(arrays: tuple[Array, ...], rows: int) -> tuple[Array, ...]:
     """Return the first rows of arrays."""
     return tuple(array[:rows] for array in arrays)
@@ -81,15 +98,13 @@ def _largest_of(program: Any) -> int:
     return max([*sizes, *(_largest_of(inner) for inner in below if hasattr(inner, "eqns"))], default=0)
 
 
-class JaxEngine:
+class JaxEngine(Engine):
     """Chains of one method over one log density, a JAX function, compiled by JAX.
 
     The number of ``chains`` of the run determines the size of a group.  ``precision`` is "float64", "float32" or
     "mixed": log density and gradient in single precision, everything else in double.  Groups are spread over the
     ``devices``, by default those of JAX's default backend.
     """
-
-    periods: np.ndarray | None = None
 
     def __init__(
         self, kernel: Kernel, density: JaxDensity, chains: int, precision: str = "float64",
@@ -206,14 +221,17 @@ class JaxEngine:
             self._adjusted = JaxEngine(GHMC, self._density, self._chains, self.precision, self.devices)
         return self._adjusted
 
+    def loaded_programs(self) -> str:
+        """Return how many programs JAX has loaded from disk since this was asked, for a line; nothing without cache."""
+        loaded = keep_programs().pop("/jax/compilation_cache/cache_hits", 0)
+        folder = jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir
+        return f"; {loaded} programs were compiled before, in {folder}" if folder else ""
+
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the positions of states ``(..., 4 d + 2)``: see :class:`pmm_mcmc.engines.contract.Engine`."""
-        return self._evaluated(coordinates, state, self.group)
-
-    def _evaluated(self, coordinates: Coordinates, state: np.ndarray, size: int) -> np.ndarray:
-        """Evaluate at the positions of states, ``size`` of them together on each device."""
         d = self.d
         flat = state.reshape(-1, 4 * d + 2)
+        size = self.few if len(flat) <= self.few else self.group
         evaluation = np.empty((len(flat), self.width))
 
         def calls(device: jax.Device, groups: list[slice]) -> Iterator[list[tuple[np.ndarray, Array]]]:
@@ -227,16 +245,6 @@ class JaxEngine:
         self._follow(calls, len(flat), size)
         state[...] = flat.reshape(state.shape)
         return evaluation.reshape(*state.shape[:-1], self.width)
-
-    def gradient_at(self, position: np.ndarray, density_parameters: np.ndarray | None = None) -> np.ndarray:
-        """Return gradients at positions ``z`` ``(..., d)``; NaN where a value is not finite."""
-        return self.evaluations_at(position, density_parameters)[..., : self.d]
-
-    def evaluations_at(self, position: np.ndarray, density_parameters: np.ndarray | None = None) -> np.ndarray:
-        """Return evaluations at positions ``z`` ``(..., d)``: see :class:`pmm_mcmc.engines.contract.Engine`."""
-        size = self.few if position.size <= self.few * self.d else self.group
-        lp, evaluation = evaluated_at(partial(self._evaluated, size=size), position, density_parameters)
-        return np.where(np.isfinite(lp)[..., None], evaluation, np.nan)
 
     def advance(
         self, setting: TunedParameters, chains: Ensemble, rows: int, *, thin: int = 1, tolerance: float = 0.0

@@ -21,7 +21,7 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines import contract, numba_ghmc, numba_poisson, numba_shared
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Chunk, Ensemble, Parameters, TunedParameters, evaluated_at
+from pmm_mcmc.engines.contract import Chunk, Engine, Ensemble, Parameters, TunedParameters
 from pmm_mcmc.engines.numba_ghmc import adjusted
 from pmm_mcmc.engines.numba_poisson import unadjusted
 from pmm_mcmc.engines.numba_shared import (
@@ -153,7 +153,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
 evaluate, run = _cached(_fingerprint())
 
 
-class NumbaEngine:
+class NumbaEngine(Engine):
     """Chains of one method over one log density, compiled by numba.
 
     ``functions`` are numba's C functions of :data:`~pmm_mcmc.model.native.SIGNATURE`, in ``d`` coordinates, and
@@ -161,8 +161,6 @@ class NumbaEngine:
     time, on which draws do not depend.  ``width`` is the length of an evaluation, where it is not that of
     :mod:`pmm_mcmc.engines.contract`.
     """
-
-    periods: np.ndarray | None = None
 
     def __init__(
         self,
@@ -213,15 +211,6 @@ class NumbaEngine:
         evaluate(function, table, self.kernel.dynamics, _for_loop(coordinates), states, evaluations)
         state[...] = states.reshape(state.shape)  # where they are a copy, for states that are not contiguous
         return evaluations.reshape(*state.shape[:-1], self.width)
-
-    def gradient_at(self, position: np.ndarray, density_parameters: np.ndarray | None = None) -> np.ndarray:
-        """Return gradients at positions ``z`` ``(..., d)``; NaN where a value is not finite."""
-        return self.evaluations_at(position, density_parameters)[..., : self.d]
-
-    def evaluations_at(self, position: np.ndarray, density_parameters: np.ndarray | None = None) -> np.ndarray:
-        """Return evaluations at positions ``z`` ``(..., d)``: see :class:`pmm_mcmc.engines.contract.Engine`."""
-        lp, evaluation = evaluated_at(self.evaluate, position, density_parameters)
-        return np.where(np.isfinite(lp)[..., None], evaluation, np.nan)
 
     def advance(
         self, setting: TunedParameters, chains: Ensemble, rows: int, *, thin: int = 1, tolerance: float = 0.0

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Chunk, Ensemble, TunedParameters, evaluated_at
+from pmm_mcmc.engines.contract import Chunk, Engine, Ensemble, TunedParameters, evaluated_at
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.checks import CHECKS
 from pmm_mcmc.model.pytensor_density import PyTensorDensity
@@ -33,7 +34,7 @@ _SIZES = {"dgemv": [4, 5], "dgemm": [5, 6, 7], "dpotrf": [4, 4, 4], "dtrsm": [7,
 _SHARE = 2.0
 
 
-class TapedEngine:
+class TapedEngine(Engine):
     """The engine of chains that a tape advances up to a transition, and compiled functions from it on.
 
     Tape and functions differ in the last bits.  Draws depend neither on what was compiled before nor on interruptions:
@@ -41,16 +42,11 @@ class TapedEngine:
     Single evaluations are always the tape's.
     """
 
-    periods: np.ndarray | None = None
-
     def __init__(self, tape: NumbaEngine, compiled: Callable[[], NumbaEngine], density: PyTensorDensity, switch: int):
         self.kernel = tape.kernel
         self.d = tape.d
         self.width = tape.width
         self.structure = tape.structure
-        self.evaluate = tape.evaluate
-        self.gradient_at = tape.gradient_at
-        self.evaluations_at = tape.evaluations_at
         self.switch = switch
         self.tape = tape
         self._compiled = compiled
@@ -76,6 +72,10 @@ class TapedEngine:
     def adjusted(self) -> TapedEngine:
         """Return the engine of adjusted draws: see :class:`pmm_mcmc.engines.contract.Engine`."""
         return TapedEngine(self.tape.adjusted(), lambda: self._compiled().adjusted(), self._density, self.switch)
+
+    def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
+        """Evaluate by the tape: see :class:`pmm_mcmc.engines.contract.Engine`."""
+        return self.tape.evaluate(coordinates, state)
 
     def waits(self, transition: int) -> bool:
         """Return whether chains need functions that are not compiled yet to come to a transition."""

@@ -315,6 +315,11 @@ class SamplingPlan:
             columns["lp"] = columns["lp"] + columns[BLOCK_LOGP]
         groups = {prefix + name: arrays for name, arrays in self._chosen(values).items()}
         groups[prefix + "sample_stats"] = {name: columns[name] for name in self.statistics}
+        if self.request.precision == "float32":  # no more digits than were computed
+            groups = {
+                group: {name: a.astype(np.float32) if a.dtype == float else a for name, a in arrays.items()}
+                for group, arrays in groups.items()
+            }
         return groups
 
     def empty(self, chains: int) -> Groups:
@@ -409,8 +414,9 @@ def jax_engine(arguments: MethodArguments, density: Any, device: str, precision:
     """Return the engine of a method on a density, which is cached for later runs of the same kind."""
     import jax
 
-    from pmm_mcmc.engines.jax_engine import JaxEngine
+    from pmm_mcmc.engines.jax_engine import JaxEngine, keep_programs
 
+    keep_programs()
     try:
         devices = jax.local_devices(backend=None if device == "auto" else device)
     except RuntimeError as error:

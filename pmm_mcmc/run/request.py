@@ -94,7 +94,8 @@ class Jax:
         of the kind share the chains, and so do all processes that ``jax.distributed`` has connected; these must call
         with equal arguments and one ``store``.
     precision
-        "float64"; "mixed" (log density and gradient in single precision, everything else in double); "float32".
+        "float64"; "mixed" (log density and gradient in single precision, everything else in double); "float32", in
+        which draws are kept, too.  Means, or data, some 100,000 sds from zero need "float64": the verdict tells.
 
     Examples
     --------

@@ -341,8 +341,9 @@ def _sampled(request: Request, stopped: StopRequest) -> xr.DataTree:
         elif isinstance(rule, VerdictRule):
             rule.report(done, request.store is not None, console.level)
         console.log(
-            "Sampling %d chains took %.1f s, %.1f of them for preparation",
+            "Sampling %d chains took %.1f s, %.1f of them for preparation%s",
             request.chains, console.sampling_time, console.compile_time,
+            getattr(plan.engine, "loaded_programs", str)(),
         )  # fmt: skip
     stopped.raise_again()
     if done and processes.primary and request.compute_convergence_checks:

@@ -137,7 +137,8 @@ class PoissonULMC(LangevinStep):
     or :math:`(i + 1/2) \alpha / K` ("centred"), and a random set :math:`I` of cells (``option``).
 
     *Cost*: :math:`2 - 1/K` gradients a step on the left grid (in the mean, under either option), 2 on the centred one,
-    1 for ``scheme="recycled"``.
+    1 for ``scheme="recycled"``.  ``pm.sample`` runs it on CPUs; on a GPU thousands of chains take it by
+    ``pmm.sample(step=pmm.PoissonULMC(K=16), backend="jax")``.
 
     *Bias*: for Option 1, :math:`L`-Lipschitz gradients, :math:`\gamma > C \sqrt L`, small :math:`\alpha \gamma` and
     about :math:`1/\alpha` steps, the law of the chain is within :math:`O(\alpha^4)` (KL divergence, :math:`K \sim

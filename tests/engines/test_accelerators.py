@@ -1,6 +1,7 @@
 """What the JAX engine does on accelerators, tried on a CPU: fewer bytes, other groups, programs for other platforms."""
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -11,6 +12,7 @@ import pytest
 from jax import export
 from jax_chains import keys_of
 
+import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
 from pmm_mcmc.engines import jax_engine
@@ -97,18 +99,33 @@ def process():
     pm.gp.Marginal(cov_func=kernel).marginal_likelihood("y", X=np.linspace(0, 1, 9)[:, None], y=np.zeros(9), sigma=1.0)
 
 
+def path():
+    rho = pm.Uniform("rho", -1.0, 1.0)
+    steps = pm.AR("x", rho=[rho], sigma=1.0, init_dist=pm.Normal.dist(0.0, 1.0), steps=9)
+    pm.Normal("y", steps, 0.1, observed=np.zeros(10))
+
+
 @pytest.mark.parametrize(
-    "make, precision, calls",
-    [(hierarchy, "float64", set()), (hierarchy, "float32", set()), (process, "float64", {"cusolver_potrf_ffi"})],
-)
-def test_programs_lower_for_every_platform(make, precision, calls):
-    """CUDA, ROCm and TPU, without any of them; what is called of a library is a factorisation of the model's own."""
+    "make, precision, step, calls",
+    [
+        (hierarchy, "float64", None, set()), (hierarchy, "float32", None, set()),
+        (hierarchy, "mixed", pmm.PoissonULMC(K=16), set()), (process, "float64", None, {"cusolver_potrf_ffi"}),
+        (path, "float32", pmm.PoissonOLMC(K=16), set()),
+    ],
+)  # fmt: skip
+def test_programs_lower_for_every_platform(make, precision, step, calls):
+    """CUDA, ROCm and TPU, without any of them; what is called of a library is a factorisation of the model's own.
+
+    Each kernel, precision, scheme and kind of loop is in one of them: 168 programs of all pairs lowered, too.
+    """
     with pm.Model() as model:
         make()
     adjusted = precision == "float64"
-    request = Request(model=model, chains=8, backend="jax", device="cpu", precision=precision, adjusted=adjusted)
+    request = Request(
+        model=model, chains=8, backend="jax", device="cpu", precision=precision, adjusted=adjusted, step=step
+    )  # fmt: skip
     engine = SamplingPlan.of(request).engine
-    for one in (engine, engine.adjusted()):
+    for one in (engine, engine.adjusted())[: 1 + adjusted]:
         d = one.d
         state = np.zeros((one.group, 4 * d + 2), one.dtype)
         setting = (
@@ -123,4 +140,15 @@ def test_programs_lower_for_every_platform(make, precision, calls):
             export.export(one._chunk, platforms=["rocm", "tpu"])(setting, arrays, (np.int32(0),) * 3)
         text = exported.mlir_module()
         assert set(re.findall(r"custom_call @([\w.$]+)", text)) == calls
-        assert ("f64" in text) == (precision == "float64")
+        assert ("f64" in text) == (precision != "float32")
+
+
+@pytest.mark.pymc
+def test_what_a_gpu_is_asked_first_runs_on_a_cpu(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    import accelerator
+
+    call = ["eight_schools", "K=16, float32", "", 16]
+    row = accelerator.first_row(*call)
+    assert all(row[key] > 0.0 for key in accelerator.FIRST_KEYS)
+    assert accelerator.line(call, row).split()[-4:] == [f"{row[key]:.1f}" for key in accelerator.FIRST_KEYS]

@@ -178,6 +178,95 @@ def test_eight_devices_in_another_process_find_the_same(elsewhere):
     assert digest(run_in_chunks(run, SPREAD, 64)) == found
 
 
+MODELS = """
+import hashlib, json, sys
+import numpy as np
+import pymc as pm
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines import jax_engine
+from pmm_mcmc.engines.contract import Ensemble, TunedParameters
+from pmm_mcmc.run.plan import SamplingPlan
+from pmm_mcmc.run.request import Request
+
+def hierarchy(rng):
+    theta = pm.Normal("theta", pm.Normal("mu", 0.0, 5.0), pm.HalfCauchy("tau", 5.0), shape=8)
+    pm.Normal("y", theta, 10.0, observed=10 * rng.normal(size=8))
+
+def regression(rng):
+    x = rng.normal(size=(70, 5))
+    pm.Bernoulli("y", logit_p=x @ pm.Normal("b", 0.0, 1.0, shape=5), observed=rng.integers(0, 2, 70))
+
+def process(rng):
+    covariance = pm.gp.cov.ExpQuad(1, pm.InverseGamma("scale", 5.0, 1.0))
+    noise = pm.HalfNormal("noise", 1.0)
+    x = np.linspace(0, 1, 9)[:, None]
+    pm.gp.Marginal(cov_func=covariance).marginal_likelihood("y", x, rng.normal(size=9), noise)
+
+jax_engine._GROUP_CPU = 64
+digests = []
+for make in (hierarchy, regression, process):
+    with pm.Model() as model:
+        make(np.random.default_rng(1))
+    engine = SamplingPlan.of(Request(model=model, chains=128, backend="jax")).adjusted_engine
+    noncentring = None if engine.structure.is_identity else engine.structure.initial_noncentring()
+    coordinates = Coordinates(np.zeros(engine.d), np.full(engine.d, 0.5), noncentring)
+    z = 0.3 * np.random.default_rng(2).normal(size=(128, engine.d))
+    ensemble = Ensemble.start(engine, coordinates, z, np.random.default_rng(3))
+    chunk = ensemble.advance(engine, TunedParameters(0.4, 1, 1.0, coordinates, 1), 6, thin=4)
+    digests.append(hashlib.sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in chunk)).hexdigest())
+    assert 0.2 < chunk.accept.mean() and engine.group == 64
+print(json.dumps([len(engine.devices), digests]))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.pymc
+def test_models_of_pymc_have_the_same_draws_on_eight_devices_as_on_one(run_script, monkeypatch):
+    """Of groups of 64: XLA divides the loops of others by the devices, and rounds otherwise at their ends."""
+    one, error = run_script(MODELS)
+    assert one is not None, error
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+    eight, error = run_script(MODELS)
+    assert (one[0], eight) == (1, [8, one[1]]), error
+
+
+# A run in a process of its own: its draws, what its last line says of programs, and who may write to their folder.
+RUN = """
+import hashlib, json, logging, os, sys
+import jax.numpy as jnp
+import pytensor
+import pmm_mcmc as pmm
+lines = []
+logging.getLogger("pmm_mcmc").addHandler(handler := logging.Handler())
+handler.emit = lambda record: lines.append(record.getMessage())
+density = pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2) - 0.1 * jnp.sum(x**4), 3)
+dt = pmm.sample(20, model=density, chains=8, random_seed=1, compute_convergence_checks=False)
+draws = hashlib.sha256(dt["posterior"]["x"].values.tobytes()).hexdigest()
+folder = pytensor.config.compiledir / "jax"
+(line,) = [line for line in lines if line.startswith("Sampling 8 chains took")]
+mode = oct(os.stat(folder).st_mode & 0o777) if folder.exists() else None
+print(json.dumps([draws, line.partition("; ")[2].replace(str(folder), "FOLDER"), mode]))
+"""
+
+
+@pytest.mark.process
+def test_a_second_process_finds_the_programs_of_the_first(run_script, monkeypatch, tmp_path):
+    monkeypatch.delenv("JAX_ENABLE_COMPILATION_CACHE")
+    flags = f"base_compiledir={tmp_path / 'compiled'}"
+    (first, *told), (second, *told_again) = (run_script(RUN, flags)[0] for _ in range(2))
+    assert first == second
+    assert told == ["0 programs were compiled before, in FOLDER", told_again[1]]
+    assert told_again[0] == "2 programs were compiled before, in FOLDER"
+    assert told[1] in ("0o700", "0o755")
+
+    elsewhere = tmp_path / "elsewhere"
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(elsewhere))
+    third, words, _ = run_script(RUN, flags)[0]
+    assert (third, words) == (first, f"0 programs were compiled before, in {elsewhere}")
+    assert list(elsewhere.iterdir())
+    assert gaussian_engine(SCHEMES["OLMC"][0], D, 3).loaded_programs() == "", "switched off in this process"
+
+
 def test_one_compiled_function_serves_every_setting():
     kernel = MethodArguments.checked("PoissonULMC", dynamics="underdamped").kernel
     d, chains = 40, 512

@@ -192,3 +192,5 @@ def test_models_in_every_precision_whatever_the_user_has_chosen(precision, x64):
     finally:
         jax.config.update("jax_enable_x64", before)
     assert np.all(np.abs(tree["posterior"]["x"].mean(("chain", "draw")) - [0.1, 0.346, 0.1]) < 0.5)
+    kept = {tree["posterior"]["x"].dtype, tree["sample_stats"]["unconstrained"].dtype}
+    assert kept == {np.dtype(np.float32 if precision == "float32" else float)}
