@@ -117,6 +117,16 @@ def jax_function(flat: Any, outputs: list[Any], single: bool = False) -> tuple[A
     return compiled.vm.jit_fn.__wrapped__, compiled.get_shared()
 
 
+def _processor() -> Any:
+    """Return the CPU, or None where JAX is kept from it: for blocks as small as these an accelerator would wait."""
+    import jax
+
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return None
+
+
 def is_length(value: Any) -> bool:
     """Whether data are a length of a mutable dimension: a shared integer, which JAX must know when it traces."""
     return np.ndim(value) == 0 and np.issubdtype(np.asarray(value).dtype, np.integer)
@@ -152,7 +162,7 @@ class _Jax:
         import jax
 
         data = [shared.get_value(borrow=True) for shared in self._shared]
-        with _double_precision():
+        with _double_precision(), jax.default_device(_processor()):
             if len(self._data) != len(data) or any(new is not old for new, old in zip(data, self._data, strict=True)):
                 self._on_device = [jax.device_put(np.asarray(value)) for value in data]
                 self._data = data

@@ -283,6 +283,41 @@ def test_without_jax_and_with_its_settings_left_alone(run_script, precision):
     assert dtypes == {name: ["int64" if name == "n" else precision] * 2 for name in ("x", "y", "n")}
 
 
+PREFERRED = """
+import json
+import jax, numpy as np, pymc as pm
+from pmm_mcmc.model.outputs import model_layout
+
+processor, other = jax.devices()
+jax.config.update("jax_default_device", other)
+with pm.Model() as model:
+    pm.Deterministic("y", pm.Normal("x", shape=3) + pm.Data("data", np.ones(3)))
+layout = model_layout(model, model.value_vars, model.initial_point(0), "jax")
+sums = layout.values(np.zeros((1, 2, 3)))["y"].sum()
+where = [data.devices() == {processor} for data in layout.values.of_block._on_device]
+print(json.dumps([sums, where]))
+"""
+
+
+@pytest.mark.process
+def test_derived_values_are_computed_on_the_processor_whatever_jax_prefers(run_script, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+    found, errors = run_script(PREFERRED)
+    assert found == [6.0, [True]], errors
+
+
+def test_derived_values_need_no_processor(monkeypatch):
+    import jax
+
+    def refused(backend=None):
+        raise RuntimeError(f"Unknown backend {backend}")
+
+    monkeypatch.setattr(jax, "local_devices", refused)
+    model = data_and_deterministics()
+    position = positions(model)
+    compare(layout_of(model, "jax").values(position), trace_of(model, position))
+
+
 def test_rewrites_relied_on_are_known():
     database = pytensor.compile.optdb
     for where, name in (
