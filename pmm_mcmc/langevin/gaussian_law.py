@@ -19,6 +19,8 @@ from pmm_mcmc.langevin.flows import Flow, flows
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import cell_weight, continuous_weight, inverse_probability
 
+__all__ = ["stationary_covariance", "step_maps", "variance_error"]
+
 # Cells above which the law is that of Option 2 for large K, of Option 1 that of as many.
 _MOST_CELLS = 512
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)

@@ -217,6 +217,8 @@ class SamplingPlan:
             excluded |= set(GRADIENTS)
         if engine.structure.is_identity:
             excluded.add("noncentred")
+        if request.ladder is not None:
+            excluded.add("energy")  # each scan draws velocities anew, at every temperature
         statistics = tuple("lp" if name == "model_logp" else name for name in kinds if name not in excluded)
         if layout.draws is not None:
             statistics += (BLOCK_LOGP,)

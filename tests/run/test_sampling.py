@@ -36,7 +36,7 @@ def test_result_has_the_layout_of_pm_sample(schools, sample, backend, method):
         stats = theirs[group].to_dataset()
         of_steps = {"refined", "sampler", "n_grad_setting", "warning"} & set(stats)
         theirs[group] = stats.drop_vars([*constants, *of_steps])
-        assert len(ours[group].data_vars) <= 8
+        assert len(ours[group].data_vars) <= 9
     assert set(ours.children) == {*theirs.children, "checkpoint"}
     for group in theirs.children:
         assert set(ours[group].data_vars) == set(theirs[group].data_vars)

@@ -7,6 +7,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
+from hierarchy_models import some_noncentring
 from numba import njit
 from sampling_runs import Stop, assert_same
 
@@ -51,8 +52,7 @@ def compared(model, outputs=("joint",)):
     point = model.initial_point(0)
     start = np.concatenate([np.ravel(point[var.name]) for var in model.value_vars]).astype(float)
     points = start + 0.3 * rng.normal(size=(20, density.d))
-    first = density.structure.initial_noncentring()
-    sites = np.abs(rng.normal(size=first.shape)) if density.density_parameters is not None else first
+    sites = some_noncentring(density.structure, rng)
     for output in outputs:
         expected, mine = (evaluations(each, output, points, sites) for each in (density, tape))
         scale = np.abs(np.where(np.isfinite(expected), expected, 0.0)).max(axis=1, keepdims=True)
