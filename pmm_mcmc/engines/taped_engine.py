@@ -37,8 +37,9 @@ _SHARE = 2.0
 class TapedEngine(Engine):
     """The engine of chains that a tape advances up to a transition, and compiled functions from it on.
 
-    Tape and functions differ in the last bits.  Draws depend neither on what was compiled before nor on interruptions:
-    the transition follows from the tape and the number of chains, and how many a chain has made is part of its state.
+    Tape and functions differ in the last bits.  Where functions take over depends neither on what was compiled before
+    nor on interruptions: the transition follows from the tape and the number of chains, and how many a chain has made
+    is part of its state.
     Single evaluations are always the tape's.
     """
 
