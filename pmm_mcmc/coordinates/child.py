@@ -262,6 +262,14 @@ class Child(NamedTuple):
         v = self._normal[:, None]
         return groups - 2.0 * rho * v * (v * groups).sum(axis=-2, keepdims=True)
 
+    def turned_blocks(self, blocks: np.ndarray, rho: Any = 1.0) -> np.ndarray:
+        """Return the diagonal blocks ``(..., G, n)``, of ``n`` numbers each, of a block diagonal matrix that is turned.
+
+        Each is a mean of blocks whose weights are squares of the reflection's elements.
+        """
+        share = self._normal[:, None] ** 2
+        return (1.0 - 4.0 * rho * share) * blocks + (2.0 * rho) ** 2 * share * (share * blocks).sum(-2, keepdims=True)
+
     @property
     def _normal(self) -> np.ndarray:
         """The unit normal ``(G,)`` of the reflection, which takes the first axis to that of equal numbers."""
@@ -301,7 +309,7 @@ class Child(NamedTuple):
     def _fit_of_turned(self, r: np.ndarray, x: np.ndarray, weight: np.ndarray, H: np.ndarray) -> np.ndarray:
         """Return the parameters of turned groups; what they have in common has the curvature left over draws."""
         weight = np.broadcast_to(weight.mean(axis=1, keepdims=True), weight.shape)
-        H = np.einsum("ig,gkl->ikl", self.turned(np.eye(len(H))) ** 2, H)
+        H = self.turned_blocks(H.reshape(len(H), -1)).reshape(H.shape)
         changes = r[:, :1] - r[:, :1].mean(axis=0)
         moves = x[:, :1] - x[:, :1].mean(axis=0)
         H[:1] = curvature(changes, moves, weight[:, :1])
@@ -366,7 +374,7 @@ class Child(NamedTuple):
             B = (B * B).sum(axis=-1)  # the diagonal of C C'
         if self.kind == "grouped":
             *_, rho = self.split(parameters)
-            B = np.einsum("gi,nik->ngk", self.turned(np.eye(B.shape[1]), rho) ** 2, B)
+            B = self.turned_blocks(B, rho)
         return (1.0 / B).reshape(len(B), -1)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hierarchy_models import build, by_hand, densities, eight_schools, some_noncentring, two_scales
 
 import pmm_mcmc as pmm
-from pmm_mcmc.coordinates.child import made_up_for, or_nan
+from pmm_mcmc.coordinates.child import Child, made_up_for, or_nan
 
 pytestmark = [pytest.mark.pymc, pytest.mark.quick]
 
@@ -226,6 +226,17 @@ def test_an_intercept_follows_what_effects_have_in_common_which_is_left_to_their
     np.testing.assert_allclose(weights, np.eye(K), atol=0.05)
     np.testing.assert_allclose(rho, 1.0, atol=0.02)
     assert not structure.learn(x[:20], slopes_at(x[:20]), [pairs], noncentring)[child.n_parameters - 1 : -1].any()
+
+
+@pytest.mark.parametrize("rho", [0.0, 1.0])
+def test_turned_groups_are_a_reflection_whose_first_is_what_all_have_in_common(rho):
+    child, rng = Child("x", "grouped", 0, (5, 2), False), np.random.default_rng(0)
+    groups, blocks = rng.normal(size=(5, 2)), rng.normal(size=(5, 3))
+    np.testing.assert_allclose(child.turned(child.turned(groups, rho), rho), groups, atol=1e-14)
+    np.testing.assert_allclose(child.turned(groups)[0], groups.sum(axis=0) / np.sqrt(5), atol=1e-14)
+    reflection = child.turned(np.eye(5), rho)
+    of_blocks = [np.diagonal(reflection @ np.diag(column) @ reflection.T) for column in blocks.T]
+    np.testing.assert_allclose(child.turned_blocks(blocks, rho), np.transpose(of_blocks), atol=1e-14)
 
 
 def test_a_noise_makes_up_for_no_effects():
