@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -268,26 +267,30 @@ def _refined(
 ) -> _Step:  # fmt: skip
     """Take the steps that failed again, in substeps along the same path of the noise: in 4, and then in 16.
 
-    Chains whose steps fail stand where they began.
+    Chains whose steps all fail restart at the evaluated point, with a fresh velocity.
     """
 
     def in_substeps(substeps: Array, rows: Array, failed: _Step) -> _Step:
         """Take the steps of some chains; after a substep that fails the others are left out."""
+        begin = failed.chains
+        few = draws.of(rows)
         noise_of_step = noise[0][rows], noise[1][rows]
         length = step[rows] / substeps
-        limits = p.threshold_of_substep, _limits.limit(p.steepest, substeps / failed.chains.factor, has_velocity)
+        limits = p.threshold_of_substep, _limits.limit(p.steepest, substeps / begin.factor, has_velocity)
 
         def take_substep(k: Array, carry: tuple[_Step, Pair]) -> tuple[_Step, Pair]:
             previous, noise = carry
             path_noise = _PathNoise(noise[0], noise[1], length * (substeps - k), k == substeps - 1)
-            one, _, beyond = take(previous.chains, draws.substep(rows, substeps + k), length, limits, path_noise)
+            one, _, beyond = take(previous.chains, few.substep(substeps + k), length, limits, path_noise)
             # Gradients after a failed substep are not counted.
             return choose(previous.good, one._replace(n_grad=previous.n_grad + one.n_grad), previous), beyond
 
         yes = jnp.ones_like(failed.good)
         none_taken = failed._replace(good=yes, by_model=~yes)
         taken = lax.fori_loop(0, substeps, take_substep, (none_taken, noise_of_step))[0]
-        return taken._replace(chains=choose(taken.good, taken.chains, failed.chains))
+        restart = begin._replace(u=begin.evaluated, v=few.velocity() if has_velocity else begin.v)
+        begin = choose(substeps == SUBSTEPS**MOST_REFINEMENTS, restart, begin)
+        return taken._replace(chains=choose(taken.good, taken.chains, begin))
 
     def take_failed_again(carry: tuple[Array, _Step]) -> tuple[Array, _Step]:
         substeps, outcome = carry
@@ -301,9 +304,7 @@ def _refined(
     return lax.while_loop(some_fail, take_failed_again, (SUBSTEPS, begun))[1]
 
 
-def unadjusted(
-    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Keyed
-) -> tuple[Chains, Counts]:
+def unadjusted(kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Keyed) -> tuple[Chains, Counts]:
     """Make one transition of every chain of a group, by the random ``draws`` of this transition.
 
     ``drift`` maps whitened positions to log densities, evaluations and drifts, NaN where not finite.
@@ -316,23 +317,16 @@ def unadjusted(
     outcome = _refined(take, p, has_velocity, chains, draws, step, unrefined, noise)
     good = outcome.good
 
-    # Failed chains restart at the evaluated point, with a fresh velocity and a shorter step.
-    v = chains.v
-    if has_velocity:
-        fresh = lax.cond(jnp.all(good), lambda: jnp.zeros_like(v), lambda: draws.velocity().astype(v.dtype))
-    else:
-        fresh = jnp.zeros_like(v)
-    back = outcome.chains._replace(u=outcome.chains.evaluated, v=fresh)
-    # In warm-up, keep the shorter step until the next fit: it comes as far as substeps of a long one.
+    # Steps of failed chains are shorter.  In warm-up, so are those of refined ones until the next fit: a short step
+    # comes as far as substeps of a long one.
     adapts = ~unrefined.good & (p.tolerance > 0.0)
     longer = jnp.where(adapts, _limits.refined(chains.factor), _limits.accepted(chains.factor))
-    factor = jnp.where(good, longer, _limits.rejected(chains.factor)).astype(v.dtype)
-    moved = choose(good, outcome.chains, back)._replace(factor=factor)
+    factor = jnp.where(good, longer, _limits.rejected(chains.factor)).astype(step.dtype)
     counts = Counts(
-        good[:, 0].astype(v.dtype),
+        good[:, 0].astype(step.dtype),
         as_count(outcome.n_grad),
         as_count(~good),
         as_count(good & ~unrefined.good),
         as_count(~good & outcome.by_model),
     )
-    return moved, counts
+    return outcome.chains._replace(factor=factor), counts

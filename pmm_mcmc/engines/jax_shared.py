@@ -85,9 +85,13 @@ class Keyed(NamedTuple):
         bits = self._bits(jnp.full((len(self.words), 1), _VELOCITY), self.d + self.d % 2)
         return self._row(self._pairs(bits[:, 0]))
 
-    def substep(self, chains: Array, i: Array) -> Keyed:
-        """Return the random numbers of substep ``i`` of a refined step, for some chains ``(n,)``."""
-        return self._replace(words=self.words[chains], first=2 * _BLOCKS * (i + 1))
+    def of(self, chains: Array) -> Keyed:
+        """Return the random numbers of some chains ``(n,)``."""
+        return self._replace(words=self.words[chains])
+
+    def substep(self, i: Array) -> Keyed:
+        """Return the random numbers of substep ``i`` of a refined step."""
+        return self._replace(first=2 * _BLOCKS * (i + 1))
 
     def _row(self, pairs: tuple[Array, Array]) -> Array:
         """Return the normals of two arrays as one array ``(..., d)``."""

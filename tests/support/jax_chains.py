@@ -116,9 +116,14 @@ class Replayed(NamedTuple):
     def velocity(self):
         return self.velocities
 
-    def substep(self, chains, i):
+    def of(self, chains):
+        numbers, normals, far = self.substeps
+        few = numbers[:, :, chains], normals[:, :, :, chains], far[:, :, :, chains]
+        return self._replace(velocities=self.velocities[chains], substeps=few)
+
+    def substep(self, i):
         numbers, normals, far = (array[i] for array in self.substeps)
-        return self._replace(numbers=numbers[:, chains], normals=normals[:, :, chains], far=far[:, :, chains])
+        return self._replace(numbers=numbers, normals=normals, far=far)
 
 
 def replay(kernel, K, keys, first, transitions):
