@@ -57,13 +57,18 @@ _KEPT = 2**30
 _CUDA_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,COLLECTIVES_KERNEL,DYNAMIC_SLICE_FUSION,CONDITIONAL,WHILE"
 
 
-def _compiler_options(device: jax.Device) -> dict[str, str]:
+# Products are the library's own choice: kernels that XLA chooses by a clock cost half of a compilation, and would give
+# the next process other last digits.
+_PRODUCTS = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
+
+
+def _compiler_options(device: jax.Device) -> dict[str, Any]:
     """Return XLA's options for a device: on NVIDIA's, whole calls as one graph, unless ``PMM_MCMC_CUDA_GRAPHS=0``."""
     if device.platform != "gpu" or not device.device_kind.startswith("NVIDIA"):
         return {}
     if os.environ.get("PMM_MCMC_CUDA_GRAPHS", "1") == "0":
-        return {}
-    return {"xla_gpu_enable_command_buffer": _CUDA_GRAPHS}
+        return _PRODUCTS
+    return _PRODUCTS | {"xla_gpu_enable_command_buffer": _CUDA_GRAPHS}
 
 
 @functools.cache
