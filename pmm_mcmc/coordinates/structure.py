@@ -63,14 +63,17 @@ class Signs(NamedTuple):
         s = np.exp(logarithm)
         return np.arcsinh(s / c), (0.5 * np.log(s * s + c * c) - logarithm).sum(axis=1)
 
-    def as_logarithms(self, z: np.ndarray, gradient: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``z`` ``(..., d)`` with the logarithms of its positive scales, and gradients of its log density."""
+    def as_logarithms(
+        self, z: np.ndarray, gradient: np.ndarray, c: np.ndarray, which: slice
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``z`` ``(..., d)`` with logarithms of those positive scales, and gradients of its log density."""
         z = z.copy()
         gradient = gradient.copy()
-        v = z[..., self.signed]
-        gradient[..., self.signed] = np.tanh(v) * gradient[..., self.signed] + np.cosh(v) ** -2
+        signed = self.signed[which]
+        v = z[..., signed]
+        gradient[..., signed] = np.tanh(v) * gradient[..., signed] + np.cosh(v) ** -2
         with np.errstate(divide="ignore"):
-            z[..., self.signed] = np.log(c * np.sinh(v))
+            z[..., signed] = np.log(c[which] * np.sinh(v))
         return z, gradient
 
 
@@ -307,7 +310,13 @@ class Structure:
         """Return ``z`` with logarithms of positive scales, for diagnostics and store, and gradients of its density."""
         if not self.signed.size:
             return z, gradient
-        return self._signs.as_logarithms(*self.folded(z, gradient), np.exp(noncentring[self._places.log_c]))
+        return self.as_logarithms(*self.folded(z, gradient), noncentring)
+
+    def as_logarithms(
+        self, z: np.ndarray, gradient: np.ndarray, noncentring: Any, which: slice = slice(None)
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``z`` ``(..., d)`` with logarithms of these positive signed scales, and gradients of its density."""
+        return self._signs.as_logarithms(z, gradient, np.exp(noncentring[self._places.log_c]), which)
 
     def displaced(self, x: np.ndarray, child: Child, noncentring: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return ``z`` of positions ``x`` ``(n, d)``, every element of a child a little to a random side."""
