@@ -77,16 +77,6 @@ def common(h: Any, x: Any) -> Any:
     return (h * x).sum(axis=-1, keepdims=True) / (h.sum() + _SMALL)
 
 
-def _element_to_z(mu: Any, L: Any, a: Any, h: Any, rho: Any, x: Any) -> tuple[Any, Any, Any, Any]:
-    """Return ``z``, the log determinant of the way back, ``w`` and the diagonal of ``B``, at positions ``(n, m)``."""
-    D, q, s = _root(np, L, h, rho)
-    w = (x - mu) / L
-    e = _stretched(q, 1.0 / (s + s * s), L * (a - h * (mu - rho * common(h, mu))) / np.sqrt(D))
-    z = _stretched(q, -1.0 / (1.0 + s), np.sqrt(D) * w) - e
-    log_det = np.log(np.abs(L)).sum(axis=1) - 0.5 * np.log(D).sum(axis=1) - np.log(s)[:, 0]
-    return z, log_det, w, D * (1.0 - q * q)
-
-
 # Ridge of the mean gradient: 0 counts for so many draws.
 _RIDGE = 4.0
 # Ridge of the curvature, as a share of the squared changes: without it fewer pairs than elements have no solution.
@@ -321,8 +311,12 @@ class Child(NamedTuple):
         """Return ``z`` of the child's elements ``x`` ``(n, m)``, given location and scale, with what it is made of."""
         if self.kind == "elementwise":
             a, h, rho = self.split(parameters)
-            z, log_det, w, B = _element_to_z(mu, L, a, h, rho, x)
-            return ChildDraws(z, log_det, w, mu, L, B)
+            D, q, s = _root(np, L, h, rho)
+            w = (x - mu) / L
+            e = _stretched(q, 1.0 / (s + s * s), L * (a - h * (mu - rho * common(h, mu))) / np.sqrt(D))
+            z = _stretched(q, -1.0 / (1.0 + s), np.sqrt(D) * w) - e
+            log_det = np.log(np.abs(L)).sum(axis=1) - 0.5 * np.log(D).sum(axis=1) - np.log(s)[:, 0]
+            return ChildDraws(z, log_det, w, mu, L, D * (1.0 - q * q))
         a, H, *rho = self.split(parameters)
         if self.kind == "walk":
             variances, coefficients = L

@@ -58,11 +58,6 @@ class Signs(NamedTuple):
         flip = sign[..., self.flips].prod(axis=-1)
         return z * flip, gradient * flip
 
-    def with_sign(self, logarithm: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``v`` of logarithms ``(n, k)`` of scales, and the log determinants ``(n,)`` of the way back."""
-        s = np.exp(logarithm)
-        return np.arcsinh(s / c), (0.5 * np.log(s * s + c * c) - logarithm).sum(axis=1)
-
     def as_logarithms(self, z: np.ndarray, gradient: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ``z`` ``(..., d)`` with the logarithms of its positive scales, and gradients of its log density."""
         z = z.copy()
@@ -270,10 +265,11 @@ class Structure:
             weights = noncentring[self._places.weights].reshape(len(self._swept), in_common.shape[1])
             z[:, self._swept] += in_common @ weights.T
             if self.signed.size:
-                z[:, self.signed], more = self._signs.with_sign(
-                    p[:, self.signed], np.exp(noncentring[self._places.log_c])
-                )
-                log_det += more
+                logarithm = p[:, self.signed]
+                c = np.exp(noncentring[self._places.log_c])
+                s = np.exp(logarithm)
+                z[:, self.signed] = np.arcsinh(s / c)
+                log_det += (0.5 * np.log(s * s + c * c) - logarithm).sum(axis=1)
         return z, log_det, draws
 
     def _in_common(self, x: np.ndarray, noncentring: np.ndarray) -> np.ndarray:

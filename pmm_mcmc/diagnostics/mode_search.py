@@ -117,7 +117,15 @@ class _ModeSearch:
         starts = self._starts(prior)
         if maxima is not None:
             starts = np.concatenate([space.whiten(maxima), starts])
-        reached = self._reached(starts)
+        reached: list[Maximum] = []
+        for i in range(0, len(starts), SEARCH.ascents_together):
+            group = starts[i : i + SEARCH.ascents_together]
+            ends = reached and self._left < (1.0 - SEARCH.ascent_share) * self._limit
+            if ends or self._left < len(group) * SEARCH.least_ascent:
+                break
+            reached += distinct(self._space.maxima(group, self._left), reached)
+        if not reached:  # of many coordinates, or a density without a bound, one may be all that ends
+            reached = self._space.maxima(starts[:1], SEARCH.gradients)
         if not reached:
             return self._outcome(np.nan, "no ascent ended within its gradients"), nothing
         regions, doubt = self._unvisited(reached)
@@ -170,19 +178,6 @@ class _ModeSearch:
         highest = np.argsort(-self._lp_of_some)[: SEARCH.chain_ascents]
         return np.concatenate([self._some[highest], y[best]])
 
-    def _reached(self, starts: np.ndarray) -> list[Maximum]:
-        """Return the maxima that ascents reach from some of the ``starts``, and from one at least."""
-        reached: list[Maximum] = []
-        for i in range(0, len(starts), SEARCH.ascents_together):
-            group = starts[i : i + SEARCH.ascents_together]
-            ends = reached and self._left < (1.0 - SEARCH.ascent_share) * self._limit
-            if ends or self._left < len(group) * SEARCH.least_ascent:
-                break
-            reached += distinct(self._space.maxima(group, self._left), reached)
-        if not reached:  # of many coordinates, or a density without a bound, one may be all that ends
-            reached = self._space.maxima(starts[:1], SEARCH.gradients)
-        return reached
-
     # -- which maxima are modes that no chain visits -------------------------------------------------------------------
 
     def _unvisited(self, reached: list[Maximum]) -> tuple[list[tuple[Maximum, Region]], str]:
@@ -196,19 +191,17 @@ class _ModeSearch:
                 continue
             region = self._region(maximum, reached)
             way = 0.5 * np.sqrt(maximum.scale) / max(np.linalg.norm(maximum.y), 1e-300)
-            if not self._is_missed(maximum.y, region) or not follows_gradient(self._space.density, maximum.y, way, 1):
+            share = self._share(region.log_mass)
+            enough = region.visited > SEARCH.visited * share or share * len(self._space.draws) < SEARCH.expected
+            if share < 0.1 * SEARCH.mass or enough or not region.contains(maximum.y[None])[0]:
+                continue  # that of the chains' own maximum does not contain it
+            if not follows_gradient(self._space.density, maximum.y, way, 1):
                 continue
             if region.effective >= SEARCH.effective:
                 regions.append((maximum, region))
             elif region.log_mass - self._log_chains > np.log(SEARCH.mass):
                 doubt = "the mass of another mode is not known"
         return regions, doubt
-
-    def _is_missed(self, y: np.ndarray, region: Region) -> bool:
-        """Return whether draws are missing in a region; that of the chains' own maximum does not contain it."""
-        share = self._share(region.log_mass)
-        enough = region.visited > SEARCH.visited * share or share * len(self._space.draws) < SEARCH.expected
-        return share >= 0.1 * SEARCH.mass and not enough and bool(region.contains(y[None])[0])
 
     def _region(self, maximum: Maximum, reached: list[Maximum]) -> Region:
         """Return the region of a maximum, as one of those ``reached``, with its mass.

@@ -114,15 +114,6 @@ class MidpointCalls:
         """Return the number of the call whose timestep is nearest."""
         return int(np.abs(self._times - timestep).argmin())
 
-    def _restart(self, index: int) -> None:
-        """Start the block of a call with that call; the weights of later midpoints in it do not change."""
-        levels = self._levels[index:]  # type: ignore[index]
-        edges = (int(levels[0]), *(edge for edge in self._blocks.edges if edge < levels[0]))
-        blocks = replace(self._blocks, edges=edges)
-        table = make_table(self._schedule, blocks, self._prediction)._replace(weight=self._table.weight)
-        rows = make_rows(table, levels, following(levels))
-        self._rows = Row(*(np.concatenate([old[:index], new]) for old, new in zip(self._rows, rows, strict=True)))
-
     def _next_call(self, timestep: float, slack: float = 0.0) -> int:
         """Return the number of this call: the next in turn if the timestep is that of the next.
 
@@ -137,7 +128,12 @@ class MidpointCalls:
             index = self._nearest_call(timestep)
             self._state = None
         if self._state is None and not self._rows.first[index]:
-            self._restart(index)
+            levels = self._levels[index:]
+            edges = (int(levels[0]), *(edge for edge in self._blocks.edges if edge < levels[0]))
+            blocks = replace(self._blocks, edges=edges)
+            table = make_table(self._schedule, blocks, self._prediction)._replace(weight=self._table.weight)
+            rows = make_rows(table, levels, following(levels))
+            self._rows = Row(*(np.concatenate([old[:index], new]) for old, new in zip(self._rows, rows, strict=True)))
         return index
 
     def _call(
@@ -174,19 +170,17 @@ class MidpointCalls:
                 noise = noise.to(sample.dtype)
             state = with_path(row, state, point, row.path_factor * state.path + row.fresh_sd * noise)
         if not torch.isfinite(state.y).all():
-            self._raise_not_finite(index, sample, output)
+            whose, what = "the sample", sample
+            if torch.isfinite(sample).all():
+                whose, what = "the network's output", output
+            raise ValueError(
+                f"{whose} at timestep {self._times[index]:g}, call {index + 1} of {len(self._times)}, is not finite in "
+                f"{int((~torch.isfinite(what)).sum())} of {what.numel()} numbers: in half precision try bfloat16 or "
+                "float32, otherwise look at the network and its input there"
+            )
         self._state = None if row.last else state
         self._step_index = index + 1
         return state.y, noise
-
-    def _raise_not_finite(self, index: int, sample: torch.Tensor, output: torch.Tensor) -> None:
-        """Raise an error that says which of the two is not finite."""
-        whose, what = ("the sample", sample) if not torch.isfinite(sample).all() else ("the network's output", output)
-        raise ValueError(
-            f"{whose} at timestep {self._times[index]:g}, call {index + 1} of {len(self._times)}, is not finite in "
-            f"{int((~torch.isfinite(what)).sum())} of {what.numel()} numbers: in half precision try bfloat16 or "
-            "float32, otherwise look at the network and its input there"
-        )
 
     def _log_density(self, index: int, noise: torch.Tensor | float, scale: float, like: torch.Tensor) -> torch.Tensor:
         """Return each sample's log density of the point that a call led to, states being ``scale`` times larger."""

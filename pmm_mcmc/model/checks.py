@@ -149,7 +149,7 @@ def check_initvals(model: pm.Model, initvals: Any, chains: int) -> None:
         if transformed & set(named) or any(None in shapes.get(name, ()) for name in named):
             shapes = {n: tuple(map(int, s)) for n, s in model.eval_rv_shapes().items() if n in shapes or n in named}
         # Other values are ways to find one, such as "prior".
-        numbers = {n: v for n, v in named.items() if n not in shapes or not _is_strategy(v)}
+        numbers = {n: v for n, v in named.items() if n not in shapes or not isinstance(v, str | Variable | None)}
         for name, value in checked_values(numbers, shapes, "the model").items():
             if name not in transformed and _is_outside(model, model[name], value):
                 raise ValueError(f"initvals[{name!r}]={numbers[name]!r}: is not inside the support of {name}")
@@ -165,10 +165,6 @@ def _is_outside(model: pm.Model, rv: Any, value: np.ndarray) -> bool:
         return False
     with np.errstate(all="ignore"):
         return not np.isfinite(python_function([], [unconstrained])()[0]).all()
-
-
-def _is_strategy(value: Any) -> bool:
-    return value is None or isinstance(value, str | Variable)
 
 
 def check_direction(

@@ -128,7 +128,7 @@ def law_of(rv: Any, transform: Any, shape: tuple[int, ...]) -> Law | None:
         W = node.inputs[-3]
         sigma = node.inputs[-2]
         return Law(pt.zeros(()), sigma / pt.sqrt(W.sum(axis=-1)), True)
-    if op == "CARRV" and transform is None and not _is_sparse(node.inputs[-4]):
+    if op == "CARRV" and transform is None and "sparse" not in type(node.inputs[-4].type).__module__:
         mu, W, _, tau, _ = node.inputs[-5:]
         return Law(mu, 1.0 / pt.sqrt(tau * W.sum(axis=-1)), True)
     if op in ("RandomWalkRV", "AutoRegressiveRV") and transform is None and rv.type.ndim == 1:
@@ -165,10 +165,6 @@ def _root(covariance: Any) -> Any:
             return root
     # Without the batch axes of length one that PyMC adds to match those of the mean.
     return pt.linalg.cholesky(covariance[(0,) * (covariance.type.ndim - 2)])
-
-
-def _is_sparse(variable: Any) -> bool:
-    return "sparse" in type(variable.type).__module__
 
 
 def _walk(node: Any, op: str, steps: int) -> Law | None:

@@ -219,7 +219,15 @@ class ManyDraws:
                 _log.debug("JAX cannot compute what is derived from the draws; NumPy does: %s", error)
         try:
             vectorised = _Vectorised(self._flat, in_numpy(self._graphs))
-            if self._agree(vectorised, start) and _same_in_any_place(vectorised, start, self.rows):
+            block = np.stack([start, start + np.asarray(0.01, start.dtype)])
+            of_block = vectorised(block)
+            agree = all(  # some operations vectorise wrongly
+                values.shape == (2, *one.shape)
+                and np.allclose(values[i], one, rtol=np.sqrt(np.finfo(start.dtype).eps), equal_nan=True)
+                for i in range(2)
+                for values, one in zip(of_block, self._one(block[i]), strict=True)
+            )
+            if agree and _same_in_any_place(vectorised, start, self.rows):
                 return vectorised
         except (NotImplementedError, TypeError, ValueError) as error:
             _log.debug("not vectorised: %s", error)
@@ -229,17 +237,6 @@ class ManyDraws:
         """Return the outputs of one draw."""
         with np.errstate(all="ignore"):
             return [np.array(value) for value in self._single(x.astype(self._dtype))]
-
-    def _agree(self, batched: _Vectorised, start: np.ndarray) -> bool:
-        """Return whether a block of two draws gives the values of each alone: some operations vectorise wrongly."""
-        block = np.stack([start, start + np.asarray(0.01, start.dtype)])
-        of_block = batched(block)
-        return all(
-            values.shape == (2, *one.shape)
-            and np.allclose(values[i], one, rtol=np.sqrt(np.finfo(start.dtype).eps), equal_nan=True)
-            for i in range(2)
-            for values, one in zip(of_block, self._one(block[i]), strict=True)
-        )
 
 
 def _same_in_any_place(batched: Callable[[np.ndarray], list[np.ndarray]], start: np.ndarray, rows: int) -> bool:

@@ -288,7 +288,9 @@ def starts(
             _refuse_broken_sums(engine, model, points[0])
         if spread is not None:
             if model is not None and (spread == points[0]).all(axis=1).any():
-                _refuse_lonely(engine, model, points[0], rng)
+                near = points[0] + 1e-3 * rng.uniform(-1.0, 1.0, size=(10, len(points[0])))
+                if not np.isfinite(_gradient_at(engine, near)).all(axis=1).any():
+                    raise SamplingError(bad_start_message(model, point_of(model, near[0]), "near the initial point"))
             return spread
     bad = np.flatnonzero(~np.isfinite(_gradient_at(engine, points)).all(axis=1))
     if bad.size:
@@ -307,13 +309,6 @@ def _gradient_at(engine: Engine, x: np.ndarray) -> np.ndarray:
     """Return gradients at the model's positions ``(n, d)``, with respect to the coordinates of the start."""
     density_parameters = start_noncentring(engine)
     return engine.gradient_at(engine.structure.to_z(x, density_parameters)[0], density_parameters)
-
-
-def _refuse_lonely(engine: Engine, model: pm.Model, start: np.ndarray, rng: np.random.Generator) -> None:
-    """Raise an error if the log density is finite at the model's start alone, as at parameters that make data of 0."""
-    near = start + 1e-3 * rng.uniform(-1.0, 1.0, size=(10, len(start)))
-    if not np.isfinite(_gradient_at(engine, near)).all(axis=1).any():
-        raise SamplingError(bad_start_message(model, point_of(model, near[0]), "near the initial point"))
 
 
 def _refuse_broken_sums(engine: Engine, model: pm.Model, start: np.ndarray) -> None:

@@ -299,14 +299,6 @@ class Unconstraining:
         values = self._layout.values(x[None])
         return {name: values[name][0] for name in self.names}
 
-    def of_posterior(self, posterior: xr.Dataset) -> np.ndarray:
-        """Return the positions ``(n, d)`` of draws, chain by chain."""
-        missing = [name for name in self.names if name not in posterior]
-        if missing:
-            raise ValueError(f"dt: has no {missing[0]!r}, a variable of the model; give the model of the result")
-        arrays = {name: posterior[name].transpose("chain", "draw", ...).values for name in self.names}
-        return self.of_values({name: array.reshape(-1, *array.shape[2:]) for name, array in arrays.items()})
-
     def of_values(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the positions ``(n, d)`` of values ``(n, *shape)`` by name, NaN where there is none."""
         arrays = [np.asarray(values[name]) for name in self.names]
@@ -406,7 +398,13 @@ def _searched(run: reading.Run, model: Model) -> dict[str, Any]:
         x = np.asarray(positions.isel(chain=chains, draw=rows).values, dtype=float)
         x = x.reshape(-1, x.shape[-1])
     else:
-        x = Unconstraining(plan).of_posterior(run.posterior.isel(chain=chains, draw=rows))
+        unconstraining = Unconstraining(plan)
+        posterior = run.posterior.isel(chain=chains, draw=rows)
+        missing = [name for name in unconstraining.names if name not in posterior]
+        if missing:
+            raise ValueError(f"dt: has no {missing[0]!r}, a variable of the model; give the model of the result")
+        arrays = {name: posterior[name].transpose("chain", "draw", ...).values for name in unconstraining.names}
+        x = unconstraining.of_values({name: array.reshape(-1, *array.shape[2:]) for name, array in arrays.items()})
     if x.shape[1] != plan.engine.d:
         raise ValueError(f"model: has {plan.engine.d} coordinates, and dt {x.shape[1]}; give the model of the result")
     some = x[np.linspace(0, len(x) - 1, min(edges.DRAWS, len(x))).astype(int)]

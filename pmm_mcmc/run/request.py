@@ -195,7 +195,15 @@ class Request:
             )
         object.__setattr__(self, "adjusted", bool(self.adjusted) or self.step.arguments.kernel.adjusted)
         if self.start is not None:
-            self._check_start()
+            if self.initvals is not None:
+                raise ValueError(
+                    "initvals= does not go with start=, whose draws are the starts; leave one of the two out"
+                )
+            if self.tune < _SHORTEST_TRIAL:
+                raise ValueError(
+                    f"tune={self.tune} with start=: its setting is checked, and found anew if it does not fit; give "
+                    f"tune of at least {_SHORTEST_TRIAL}, or leave start out"
+                )
         if self.resume and self.store is None:
             raise ValueError("resume=True needs store=, the path of the run to continue")
         if self.store is not None:
@@ -222,16 +230,6 @@ class Request:
             what = "a C function; use backend='numba'" if suitable == "numba" else "a JAX function; use backend='jax'"
             raise ValueError(f"backend={self.backend!r}: this LogDensity is {what} or 'auto'")
         return suitable
-
-    def _check_start(self) -> None:
-        """Raise ``ValueError`` for what does not go with a run to start from."""
-        if self.initvals is not None:
-            raise ValueError("initvals= does not go with start=, whose draws are the starts; leave one of the two out")
-        if self.tune < _SHORTEST_TRIAL:
-            raise ValueError(
-                f"tune={self.tune} with start=: its setting is checked, and found anew if it does not fit; give tune "
-                f"of at least {_SHORTEST_TRIAL}, or leave start out"
-            )
 
     @property
     def superchains(self) -> int | None:

@@ -176,11 +176,6 @@ class Warmup:
         return self._curvature
 
     @property
-    def learning_chains(self) -> float:
-        """Largest number of chains that the next block may be learnt from: that of the last block, if there is one."""
-        return len(self.blocks[-1].lp) if self.blocks else math.inf
-
-    @property
     def replaces(self) -> bool:
         """Whether a chain that is still on its way down from its start is replaced by a copy of another."""
         return self.done >= min(THRESHOLDS.first_block, latest_freeze(self.length))
@@ -255,7 +250,12 @@ class Warmup:
         """Fit the setting to a window of the newest draws; freeze a settled one."""
         length = max(math.ceil(THRESHOLDS.window * self.done), self.blocks[-1].lp.shape[1])
         if engine is not None and self._noncentring.positions:
-            self._fit_noncentring(engine, length)
+            coordinates = self.tuned.coordinates
+            assert coordinates.density_parameters is not None
+            density_parameters, self.blocks = self._noncentring.learn(
+                engine, coordinates.density_parameters, self.blocks, length
+            )
+            self.tuned = self.tuned._replace(coordinates=coordinates._replace(density_parameters=density_parameters))
         block = self.blocks[-1]
         d = block.position.shape[2]
         window = Block.newest(self.blocks, length)
@@ -263,37 +263,27 @@ class Warmup:
         usable = past_transient(-window.lp, d, narrowness(block.gradient, d))
         if self.replaces:
             self.source = replacements(usable[:, -block.lp.shape[1] :], block.unstable)
-        settled = self._fit_setting(window, usable, engine, block)
-        if settled or self.done >= latest_freeze(self.length):
-            self._freeze()
-
-    def _freeze(self) -> None:
-        self.frozen = self.done
-        self._last_positions = self.blocks[0].position
-        self.blocks = []
-        self._noncentring.end()
-
-    def _fit_noncentring(self, engine: Engine, length: int) -> None:
-        coordinates = self.tuned.coordinates
-        assert coordinates.density_parameters is not None
-        density_parameters, self.blocks = self._noncentring.learn(
-            engine, coordinates.density_parameters, self.blocks, length
-        )
-        self.tuned = self.tuned._replace(coordinates=coordinates._replace(density_parameters=density_parameters))
-
-    def _fit_setting(self, window: Block, usable: np.ndarray, engine: Engine | None, block: Block) -> bool:
-        """Fit coordinates and step to a window that ends with a block; return whether the setting is settled."""
         previous = self.tuned
         usable_of_block = usable[:, -block.lp.shape[1] :]
         fits = block_checks.whitens(previous.coordinates, block, usable_of_block)
         failure_rate = float((block_checks.failed(block) & usable_of_block).mean())
         self._fit_coordinates(window, usable, engine)
-        self._adapt_step(window, usable, block, failure_rate)
+        follows = step_size.follows_curvature(self.arguments)
+        shrinks = follows and (failure_rate > THRESHOLDS.failure_rate or self._is_too_wide(window, usable))
+        accept = float(block.accept.mean(axis=1).min())
+        self.tuned, self._step_share = step_size.adapted(
+            self.arguments, self.tuned, self._step_share, accept, shrinks, self._curvature
+        )
         step = self.tuned.step_size
         # Not a cap that has just grown back, which is as much but for rounding.
         steady = max(step / previous.step_size, previous.step_size / step) < THRESHOLDS.steady - _ROUNDING
         healthy = failure_rate == 0.0 and np.array_equal(self.source, np.arange(len(self.source)))
-        return self.done >= self.least * self._stiffness and fits and steady and healthy
+        settled = self.done >= self.least * self._stiffness and fits and steady and healthy
+        if settled or self.done >= latest_freeze(self.length):
+            self.frozen = self.done
+            self._last_positions = self.blocks[0].position
+            self.blocks = []
+            self._noncentring.end()
 
     def _fit_coordinates(self, window: Block, usable: np.ndarray, engine: Engine | None) -> None:
         coordinates = block_checks.fitted_coordinates(self.arguments, self.tuned.coordinates, window, usable)
@@ -303,14 +293,6 @@ class Warmup:
             gradient_at = partial(engine.gradient_at, density_parameters=coordinates.density_parameters)
         self._curvature = block_checks.curvature(
             self.arguments, coordinates, window, usable, self._steepest, gradient_at
-        )
-
-    def _adapt_step(self, window: Block, usable: np.ndarray, block: Block, failure_rate: float) -> None:
-        follows = step_size.follows_curvature(self.arguments)
-        shrinks = follows and (failure_rate > THRESHOLDS.failure_rate or self._is_too_wide(window, usable))
-        accept = float(block.accept.mean(axis=1).min())
-        self.tuned, self._step_share = step_size.adapted(
-            self.arguments, self.tuned, self._step_share, accept, shrinks, self._curvature
         )
 
     def _set_step(self, step: float) -> None:
@@ -453,7 +435,9 @@ class Warming:
         n = len(self.n_grad)
         rows = warmup.boundary - warmup.done
         processes = Processes(slice(0, n)) if processes is None else processes
-        training_count = int(min(warmup.learning_chains, learnt_from(n, rows, training_chains(engine.d))))
+        training_count = learnt_from(n, rows, training_chains(engine.d))
+        if warmup.blocks:
+            training_count = min(training_count, len(warmup.blocks[-1].lp))
         training: list[Block] = []
         rejected: list[np.ndarray] = []
 

@@ -426,16 +426,13 @@ class Comparison:
 
     def _notes(self) -> list[str]:
         """Return lines below the tables: the legend, what failed or is stuck, and the conclusions."""
-        stuck = [name for name, r_hat in self._largest_r_hat().items() if r_hat > STUCK]
+        stuck = [name for name, arrays in self.runs.items() if any(float(each["r_hat"]) > STUCK for each in arrays)]
         lines = [_NOTE]
         lines += (
             [f"No cost and no star where chains disagree (r_hat above {STUCK}): {', '.join(stuck)}."] if stuck else []
         )
         lines += [f"{name}: {text.split('. ')[0]}." for name, text in self.table["says"].items() if text]
         return [*lines, *self.conclusions]
-
-    def _largest_r_hat(self) -> dict[str, float]:
-        return {name: max(float(each["r_hat"]) for each in arrays) for name, arrays in self.runs.items() if arrays}
 
     def _repr_html_(self) -> str:
         parts = "".join(table.to_html(border=0) for table in self._tables().values())

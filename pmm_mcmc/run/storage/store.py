@@ -175,17 +175,6 @@ def stored_notes(folder: Folder) -> dict[str, dict[str, Any]]:
         return {}
 
 
-def stored_layout(folder: Folder, identity: Mapping[str, Any]) -> ArrayLayout:
-    """Return the layout of the store in a folder; raise :class:`StoreError` if its run has another identity."""
-    settings = _settings(folder)
-    changes = differences(settings["identity"], identity)
-    if changes:
-        raise StoreError(
-            f"{folder.root}: is the store of another run ({changes}); resume with what is stored, or use another path"
-        )
-    return ArrayLayout(settings["nodes"])
-
-
 def stored_identity(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the identity of the run in a store; :class:`NothingStored` or :class:`StoreError` if there is none."""
     return _settings(Folder(path))["identity"]
@@ -331,7 +320,14 @@ class Store:
         to another run, another process writes to it, or no commit is whole.
         """
         folder = Folder(path)
-        layout = stored_layout(folder, identity)
+        settings = _settings(folder)
+        changes = differences(settings["identity"], identity)
+        if changes:
+            raise StoreError(
+                f"{folder.root}: is the store of another run ({changes}); resume with what is stored, or use another "
+                "path"
+            )
+        layout = ArrayLayout(settings["nodes"])
         if not primary:
             return cls(folder, layout, last_whole(folder, layout, types, folder.sizes())[0], primary)
         with folder.opened_for_writing():
