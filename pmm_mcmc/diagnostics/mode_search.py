@@ -75,19 +75,8 @@ class OtherModes(NamedTuple):
 DIP = 0.2
 
 
-def search_modes(
-    space: SearchSpace, prior: np.ndarray, rng: np.random.Generator, maxima: np.ndarray | None = None
-) -> tuple[OtherModes, np.ndarray]:
-    """Return the modes that the draws of a ``space`` are not in, and their maxima ``(m, d)``, the model's positions.
-
-    Draws of the ``prior`` ``(n, d)``, if there are any, are among the candidates; ascents start from ``maxima``
-    ``(n, d)`` too.
-    """
-    return _ModeSearch(space, rng).run(prior, maxima)
-
-
-class _ModeSearch:
-    """A search; positions ``y`` are whitened."""
+class ModeSearch:
+    """A search for modes that the draws of a ``space`` are not in; positions ``y`` are whitened."""
 
     def __init__(self, space: SearchSpace, rng: np.random.Generator):
         self._space = space
@@ -108,8 +97,12 @@ class _ModeSearch:
     def _left(self) -> int:
         return self._limit + self._begun - self._space.spent
 
-    def run(self, prior: np.ndarray, maxima: np.ndarray | None) -> tuple[OtherModes, np.ndarray]:
-        """Return the other modes and their maxima."""
+    def run(self, prior: np.ndarray, maxima: np.ndarray | None = None) -> tuple[OtherModes, np.ndarray]:
+        """Return the other modes, and their maxima ``(m, d)``, the model's positions.
+
+        Draws of the ``prior`` ``(n, d)``, if there are any, are among the candidates; ascents start from ``maxima``
+        ``(n, d)`` too.
+        """
         space = self._space
         nothing = np.empty((0, space.d))
         if not np.isfinite(self._log_chains):

@@ -18,7 +18,7 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics import edges, necks, reading
 from pmm_mcmc.diagnostics.checks import few_draws
 from pmm_mcmc.diagnostics.labels import Exchange, Values, exchanges_of, nearest_to
-from pmm_mcmc.diagnostics.mode_search import SearchSpace, search_modes, turned
+from pmm_mcmc.diagnostics.mode_search import ModeSearch, SearchSpace, turned
 from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.diagnostics.reading import FINDINGS, NONCENTRING, WORDS, read
 from pmm_mcmc.diagnostics.statement import Verdict
@@ -66,7 +66,7 @@ def modes_and_labels(
     if labelling.labels:
         x = x[np.linspace(0, len(x) - 1, min(_LABELLED, len(x))).astype(int)]
         space = _space(plan, labelling.nearest(x), noncentring, coordinates, labelling)
-    modes, _ = search_modes(space, _draws_of_prior(plan, rng), rng)
+    modes, _ = ModeSearch(space, rng).run(_draws_of_prior(plan, rng))
     name = "" if modes.position is None else plan.layout.names[modes.coordinate]
     return {"modes": modes._replace(name=name)._asdict(), "labels": labelling.labels}
 

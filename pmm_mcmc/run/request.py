@@ -31,7 +31,6 @@ type Model = pm.Model | LogDensity
 type Step = LangevinStep | Sequence[LangevinStep]
 type Seed = int | Sequence[int] | np.random.SeedSequence | np.random.Generator
 
-_BACKENDS = (AUTO, "numba", "tape", "jax")
 # Chains by default.
 CHAINS = 4
 # Most superchains, enough for the variance between them, and fewest chains for which there are any.
@@ -128,10 +127,11 @@ class Request:
     step, reparametrise
         The method; by default that of a warm-up, with a ``reparametrise`` of its own.
     backend
-        "numba", "tape", "jax" or, for a tape and numba from some transition on, "auto"; empty for what suits model and
-        method.
+        "numba", "tape", "jax" or, for a tape and numba from some transition on, "auto", which as an argument is what
+        suits model and method; a :class:`Jax` sets ``device`` and ``precision`` too.
     adjusted
-        Whether draws are adjusted, by a kernel whose stationary law is the posterior.
+        Whether draws are adjusted, by a kernel whose stationary law is the posterior; by default unless there is a
+        ``step``, which is given for its own draws.
     seed
         The seed; None for a fresh one, or that of a stored run.
     start
@@ -157,13 +157,13 @@ class Request:
     finished_run: FinishedRun | None = None
     var_names: Sequence[str] | None = None
     cores: int | None = None
-    backend: str = ""
+    backend: Any = AUTO
     device: str = "auto"
     precision: str = "float64"
     store: str | os.PathLike[str] | None = None
     resume: bool = False
     discard_tuned_samples: bool = True
-    adjusted: bool = True
+    adjusted: Any = None
     ladder: Any = None
     reference: str | None = None
     callback: Callable[[FinishedChunk], None] | None = None
@@ -173,6 +173,14 @@ class Request:
 
     def __post_init__(self, reparametrise: Any) -> None:
         """Check each field, and choose what is left open."""
+        object.__setattr__(self, "step", one_step(self.step, self.draws))
+        if isinstance(self.backend, Jax):
+            object.__setattr__(self, "device", self.backend.device)
+            object.__setattr__(self, "precision", self.backend.precision)
+            object.__setattr__(self, "backend", "jax")
+        check_choice("backend", self.backend, AUTO, "numba", "tape", "jax")
+        if self.adjusted is None:
+            object.__setattr__(self, "adjusted", self.step is None)
         if self.draws != AUTO:
             check_count("draws", self.draws, 1, ", or 'auto'")
             object.__setattr__(self, "draws", int(self.draws))
@@ -223,10 +231,10 @@ class Request:
     def _suitable_backend(self) -> str:
         """Return the backend; raise ``ValueError`` if a log density is not written for the one that was asked for."""
         if not isinstance(self.model, LogDensity):
-            compiles = self.step is not None or self.reference is not None
-            return self.backend or ("numba" if compiles else AUTO)
+            compiles = (self.step is not None and self.finished_run is None) or self.reference is not None
+            return "numba" if self.backend == AUTO and compiles else str(self.backend)
         suitable = self.model.runs_on
-        if self.backend not in ("", AUTO, suitable):
+        if self.backend not in (AUTO, suitable):
             what = "a C function; use backend='numba'" if suitable == "numba" else "a JAX function; use backend='jax'"
             raise ValueError(f"backend={self.backend!r}: this LogDensity is {what} or 'auto'")
         return suitable
@@ -342,14 +350,6 @@ def one_step(step: object, draws: object) -> LangevinStep | None:
             f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(); pm.sample takes PyMC's own"
         )
     return step
-
-
-def backend_of(backend: str | Jax) -> tuple[str, Jax]:
-    """Return the name of a backend, empty where it is to be chosen, and JAX's device and precision."""
-    if isinstance(backend, Jax):
-        return "jax", backend
-    check_choice("backend", backend, *_BACKENDS)
-    return "" if backend == AUTO else backend, Jax()
 
 
 def seed_of(random_seed: Any) -> int | None:

@@ -26,7 +26,7 @@ from pmm_mcmc.run.findings import attributes_of
 from pmm_mcmc.run.phases import Sampling
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.recorders import recorder_of
-from pmm_mcmc.run.request import CHAINS, Jax, Model, Request, Seed, Step, backend_of, one_step, refuse_unknown
+from pmm_mcmc.run.request import CHAINS, Jax, Model, Request, Seed, Step, refuse_unknown
 from pmm_mcmc.run.stopping import DRAWS, VerdictRule, stopping_rule
 
 
@@ -188,11 +188,9 @@ def sample(
     (8, 50, 3)
     """
     refuse_unknown(others, sample)
-    name, jax = backend_of(backend)
-    method = one_step(step, draws)
     request = Request(
         draws=draws,
-        step=method,
+        step=step,
         reparametrise=reparametrise,
         tune=tune,
         chains=CHAINS if chains is None else chains,
@@ -202,13 +200,11 @@ def sample(
         start=None if start is None else FinishedRun.of_start(start),
         var_names=var_names,
         cores=cores,
-        backend=name,
-        device=jax.device,
-        precision=jax.precision,
+        backend=backend,
         store=store,
         resume=resume,
         discard_tuned_samples=discard_tuned_samples,
-        adjusted=method is None if adjusted is None else adjusted,  # a step is given for its own draws
+        adjusted=adjusted,
         callback=callback,
         progressbar=progressbar,
         compute_convergence_checks=compute_convergence_checks,

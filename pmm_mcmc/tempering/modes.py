@@ -22,7 +22,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import MOST_DENSE, Coordinates, best_coordinates
 from pmm_mcmc.diagnostics.mode_mass import Maximum, distinct
-from pmm_mcmc.diagnostics.mode_search import DIP, OtherModes, SearchSpace, lowest_falls, search_modes, turned
+from pmm_mcmc.diagnostics.mode_search import DIP, ModeSearch, OtherModes, SearchSpace, lowest_falls, turned
 from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.model.tempered import GaussianMixture
 from pmm_mcmc.tempering.path import Points, TemperingPath
@@ -115,7 +115,7 @@ def search_modes_of_ladder(
         coordinates=setting.coordinates,
     )
     unmet = unmet_maxima(space, rng.permutation(intermediate), int(_SHARE * n_grad), rng)
-    modes, maxima = search_modes(space, prior, rng, maxima=unmet)
+    modes, maxima = ModeSearch(space, rng).run(prior, unmet)
     return modes, maxima, space.spent
 
 

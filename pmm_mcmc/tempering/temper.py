@@ -29,9 +29,7 @@ from pmm_mcmc.run.request import (
     Request,
     Seed,
     Step,
-    backend_of,
     fresh_seed,
-    one_step,
     refuse_unknown,
     stored_run,
 )
@@ -117,16 +115,9 @@ def temper(
     True
     """
     refuse_unknown(others, temper)
-    name, jax = backend_of(backend)
-    method = one_step(step, draws)
-    if method is not None and method.arguments.integrated:
-        raise ValueError(
-            f"step: {', '.join(method.arguments.integrated)} cannot be integrated out: a ladder samples all variables; "
-            "leave reparametrise out"
-        )
     request = Request(
         draws=draws,
-        step=method,
+        step=step,
         tune=tune,
         chains=chains,
         ladder=ladder,
@@ -136,9 +127,8 @@ def temper(
         initvals=initvals,
         var_names=var_names,
         cores=cores,
-        backend=name,
-        device=jax.device,
-        precision=jax.precision,
+        backend=backend,
+        adjusted=True,
         store=store,
         resume=resume,
         callback=callback,
@@ -275,6 +265,11 @@ def _temperatures(
 def _for_ladder(step: LangevinStep) -> LangevinStep:
     """Return the step with what a ladder takes of it: friction and scaling."""
     arguments = step.arguments
+    if arguments.integrated:
+        raise ValueError(
+            f"step: {', '.join(arguments.integrated)} cannot be integrated out: a ladder samples all variables; leave "
+            "reparametrise out"
+        )
     if arguments.kernel.adjusted:
         raise ValueError(
             f"ladder with {arguments.method}: its levels move by adjusted steps of their own; leave the step "
