@@ -51,23 +51,6 @@ class Signs(NamedTuple):
         """Return that no scale of ``d`` coordinates has a sign."""
         return cls(np.zeros(0, int), np.zeros((d, 0), int), ())
 
-    def positive(self, z: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the same points as ``z`` ``(..., d)`` with positive scales, and the gradients there."""
-        # A last 1 is the sign of -1, that is of no scale.
-        sign = np.where(np.concatenate([z, np.ones_like(z[..., :1])], axis=-1) < 0.0, -1.0, 1.0)
-        flip = sign[..., self.flips].prod(axis=-1)
-        return z * flip, gradient * flip
-
-    def as_logarithms(self, z: np.ndarray, gradient: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``z`` ``(..., d)`` with the logarithms of its positive scales, and gradients of its log density."""
-        z = z.copy()
-        gradient = gradient.copy()
-        v = z[..., self.signed]
-        gradient[..., self.signed] = np.tanh(v) * gradient[..., self.signed] + np.cosh(v) ** -2
-        with np.errstate(divide="ignore"):
-            z[..., self.signed] = np.log(c * np.sinh(v))
-        return z, gradient
-
 
 class Factor(NamedTuple):
     r"""A packed Cholesky factor of a covariance (``LKJCholeskyCov``), sampled by sds and correlations.
@@ -295,7 +278,12 @@ class Structure:
 
     def folded(self, z: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the same points as ``z`` ``(..., d)`` with positive scales, and the gradients there."""
-        return self._signs.positive(z, gradient) if self.signed.size else (z, gradient)
+        if not self.signed.size:
+            return z, gradient
+        # A last 1 is the sign of -1, that is of no scale.
+        sign = np.where(np.concatenate([z, np.ones_like(z[..., :1])], axis=-1) < 0.0, -1.0, 1.0)
+        flip = sign[..., self._signs.flips].prod(axis=-1)
+        return z * flip, gradient * flip
 
     def diagnostic_coordinates(
         self, z: np.ndarray, gradient: np.ndarray, noncentring: Any
@@ -303,7 +291,12 @@ class Structure:
         """Return ``z`` with logarithms of positive scales, for diagnostics and store, and gradients of its density."""
         if not self.signed.size:
             return z, gradient
-        return self._signs.as_logarithms(*self.folded(z, gradient), np.exp(noncentring[self._places.log_c]))
+        z, gradient = self.folded(z, gradient)
+        v = z[..., self.signed]
+        gradient[..., self.signed] = np.tanh(v) * gradient[..., self.signed] + np.cosh(v) ** -2
+        with np.errstate(divide="ignore"):
+            z[..., self.signed] = np.log(np.exp(noncentring[self._places.log_c]) * np.sinh(v))
+        return z, gradient
 
     def displaced(self, x: np.ndarray, child: Child, noncentring: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return ``z`` of positions ``x`` ``(n, d)``, every element of a child a little to a random side."""

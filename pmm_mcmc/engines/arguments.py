@@ -194,11 +194,6 @@ class MethodArguments:
         scheme = self.kernel.scheme
         return not self.kernel.adjusted and (scheme != Scheme.CELLS or self.fixed_K != 1 or self.grid == "centred")
 
-    @property
-    def needs_gradient_only(self) -> bool:
-        """Whether the method evaluates gradients without the log density."""
-        return self.sees_curvature and self.kernel.scheme != Scheme.RECYCLED
-
 
 def check_choice(name: str, value: object, *choices: object) -> None:
     """Raise ``ValueError`` unless a value is one of the choices."""

@@ -103,7 +103,12 @@ def law_of(rv: Any, transform: Any, shape: tuple[int, ...]) -> Law | None:
     """
     node = rv.owner
     if isinstance(node.op, Transpose):
-        return _transposed(law_of(node.inputs[0], transform, _before(node, shape)), node)
+        before = law_of(node.inputs[0], transform, _before(node, shape))
+        if before is None or before.kind != "elementwise":
+            return None
+        n = len(_axes(node))
+        terms = [pt.shape_padleft(term, n - term.type.ndim).dimshuffle(_axes(node)) for term in before.terms]
+        return before.with_terms(*terms)
     if isinstance(node.op, XRV):
         # What PyTensor makes of it: parameters whose axes are in the order of its own.
         rv = lower_rv.fn(None, node)[1].owner.inputs[0]
@@ -143,15 +148,6 @@ def _axes(node: Any) -> list[int]:
 
 def _before(node: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(shape[i] for i in np.argsort(_axes(node)))
-
-
-def _transposed(law: Law | None, node: Any) -> Law | None:
-    """Return the law of a transposed variable, if its elements are independent."""
-    if law is None or law.kind != "elementwise":
-        return None
-    n = len(_axes(node))
-    terms = [pt.shape_padleft(term, n - term.type.ndim).dimshuffle(_axes(node)) for term in law.terms]
-    return law.with_terms(*terms)
 
 
 def _root(covariance: Any) -> Any:

@@ -264,19 +264,6 @@ def _data_of(model: pm.Model) -> dict[str, dict[str, Any]]:
     return {"observed_data": find_observations(model), **({"constant_data": constant} if constant else {})}
 
 
-def _outputs_of(model: pm.Model) -> dict[str, Any]:
-    """Return free variables on their own scale, then deterministics, by name, as graphs of the value variables."""
-    named = {var.name: var for var in model.unobserved_value_vars}
-    outputs = {name: named[name] for name in get_default_varnames(list(named), include_transformed=False)}
-    for name, graph in outputs.items():
-        if any(isinstance(node.type, RandomType) for node in ancestors([graph])):
-            raise ValueError(
-                f"{name} is random: it depends on a draw that the sampler does not make. Leave it out of the model and "
-                "add it afterwards with pm.sample_posterior_predictive"
-            )
-    return {name: pt.as_tensor(graph, allow_xtensor_conversion=True) for name, graph in outputs.items()}
-
-
 def model_layout(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], backend: str = "numba") -> ResultTree:
     """Return the map from flat positions to the variables of a PyMC model.
 
@@ -293,7 +280,16 @@ def model_layout(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], ba
     if key in compiled:
         compiled[key].measure(start)
     else:
-        outputs = _outputs_of(model)
+        # Free variables on their own scale, then deterministics, as graphs of the value variables.
+        named = {var.name: var for var in model.unobserved_value_vars}
+        outputs = {name: named[name] for name in get_default_varnames(list(named), include_transformed=False)}
+        for name, graph in outputs.items():
+            if any(isinstance(node.type, RandomType) for node in ancestors([graph])):
+                raise ValueError(
+                    f"{name} is random: it depends on a draw that the sampler does not make. Leave it out of the model "
+                    "and add it afterwards with pm.sample_posterior_predictive"
+                )
+        outputs = {name: pt.as_tensor(graph, allow_xtensor_conversion=True) for name, graph in outputs.items()}
         joined, flat = join_nonshared_inputs(point=point, outputs=list(outputs.values()), inputs=list(vars))
         # Checks of parameters become values: one draw out of range must not raise for a whole block.
         check = "local_check_parameter_to_ninf_switch" if model.check_bounds else "local_remove_check_parameter"

@@ -285,9 +285,17 @@ def starts(
         width = INITIAL if model is None else JITTER
         spread = spread_starts(points[0], chains, superchains, lambda x: _gradient_at(engine, x), rng, width)
         if model is not None:
-            _refuse_broken_sums(engine, model, points[0])
+            # A check of a sum, which rounding breaks, fails at most positions around a start.
+            near = points[0] + JITTER * np.random.default_rng(0).uniform(-1.0, 1.0, size=(10, len(points[0])))
+            bad = np.flatnonzero(~np.isfinite(_gradient_at(engine, near)).all(axis=1))
+            if 2 * len(bad) > len(near):
+                point = point_of(model, near[bad[0]])
+                check = failing_check(model, point)
+                if check is not None and "sum" in check[0]:
+                    raise SamplingError(bad_start_message(model, point, "near the initial point"))
         if spread is not None:
             if model is not None and (spread == points[0]).all(axis=1).any():
+                # There may be a density at the start alone, as at parameters that make data of 0.
                 near = points[0] + 1e-3 * rng.uniform(-1.0, 1.0, size=(10, len(points[0])))
                 if not np.isfinite(_gradient_at(engine, near)).all(axis=1).any():
                     raise SamplingError(bad_start_message(model, point_of(model, near[0]), "near the initial point"))
@@ -309,17 +317,6 @@ def _gradient_at(engine: Engine, x: np.ndarray) -> np.ndarray:
     """Return gradients at the model's positions ``(n, d)``, with respect to the coordinates of the start."""
     density_parameters = start_noncentring(engine)
     return engine.gradient_at(engine.structure.to_z(x, density_parameters)[0], density_parameters)
-
-
-def _refuse_broken_sums(engine: Engine, model: pm.Model, start: np.ndarray) -> None:
-    """Raise an error if a check of a sum, which rounding breaks, fails at most positions around a model's start."""
-    near = start + JITTER * np.random.default_rng(0).uniform(-1.0, 1.0, size=(10, len(start)))
-    bad = np.flatnonzero(~np.isfinite(_gradient_at(engine, near)).all(axis=1))
-    if 2 * len(bad) > len(near):
-        point = point_of(model, near[bad[0]])
-        check = failing_check(model, point)
-        if check is not None and "sum" in check[0]:
-            raise SamplingError(bad_start_message(model, point, "near the initial point"))
 
 
 def point_of(model: pm.Model, position: np.ndarray) -> dict[str, np.ndarray]:

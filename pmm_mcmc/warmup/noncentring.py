@@ -124,7 +124,16 @@ class NoncentringFit:
             return old, blocks
         at_x = at_x[good]
         of_x = of_x[good]
-        self._look_around(engine, at_x, of_x, old, share=newest / x.shape[1])
+        begin = int((1.0 - newest / x.shape[1]) * (len(at_x) - 1))
+        children = engine.structure.children
+        around = []
+        for child in children:
+            elements = child.shape[-1] if child.kind == "grouped" else 1
+            count = min(max(-(-_PAIRS // len(children)), -(-elements // 2)), _PAIRS)
+            rows = np.unique(np.linspace(begin, len(at_x) - 1, count).astype(int))
+            around.append(_pairs(engine, at_x[rows], of_x[rows], child, old, self.evaluations))
+            self.evaluations += around[-1].shape[1]
+        self.pairs = [*self.pairs[-1:], around]
         pairs = [np.concatenate(arrays, axis=1) for arrays in zip(*self.pairs, strict=True)]
         noncentring = structure.learn(at_x, of_x, pairs, old)
         if structure.signed.size:
@@ -138,21 +147,6 @@ class NoncentringFit:
         cut = window.lp.shape[1] - newest
         earlier_blocks = [Block(*(array[:, :cut] for array in window))] if cut else []
         return noncentring, [*earlier_blocks, Block(*(array[:, cut:] for array in window))]
-
-    def _look_around(
-        self, engine: Engine, x: np.ndarray, of_x: np.ndarray, noncentring: np.ndarray, share: float
-    ) -> None:
-        """Add pairs at the newest ``share`` of draws ``(n, d)`` in order of time."""
-        begin = int((1.0 - share) * (len(x) - 1))
-        children = engine.structure.children
-        newest = []
-        for child in children:
-            elements = child.shape[-1] if child.kind == "grouped" else 1
-            count = min(max(-(-_PAIRS // len(children)), -(-elements // 2)), _PAIRS)
-            rows = np.unique(np.linspace(begin, len(x) - 1, count).astype(int))
-            newest.append(_pairs(engine, x[rows], of_x[rows], child, noncentring, self.evaluations))
-            self.evaluations += newest[-1].shape[1]
-        self.pairs = [*self.pairs[-1:], newest]
 
 
 def one_sided(structure: Structure, z: np.ndarray, gradient: np.ndarray) -> np.ndarray:

@@ -29,7 +29,7 @@ import numpy as np
 from pmm_mcmc.coordinates.affine import Coordinates, diagonal_scale
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Chunk, Engine, Ensemble, TunedParameters
+from pmm_mcmc.engines.contract import Chunk, Engine, Ensemble, TunedParameters, log_det_of
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import HARMONIC
 from pmm_mcmc.warmup import block_checks, step_size
@@ -267,7 +267,14 @@ class Warmup:
         usable_of_block = usable[:, -block.lp.shape[1] :]
         fits = block_checks.whitens(previous.coordinates, block, usable_of_block)
         failure_rate = float((block_checks.failed(block) & usable_of_block).mean())
-        self._fit_coordinates(window, usable, engine)
+        coordinates = block_checks.fitted_coordinates(self.arguments, self.tuned.coordinates, window, usable)
+        self.tuned = self.tuned._replace(coordinates=coordinates)
+        gradient_at = None
+        if engine is not None:
+            gradient_at = partial(engine.gradient_at, density_parameters=coordinates.density_parameters)
+        self._curvature = block_checks.curvature(
+            self.arguments, coordinates, window, usable, self._steepest, gradient_at
+        )
         follows = step_size.follows_curvature(self.arguments)
         shrinks = follows and (failure_rate > THRESHOLDS.failure_rate or self._is_too_wide(window, usable))
         accept = float(block.accept.mean(axis=1).min())
@@ -284,16 +291,6 @@ class Warmup:
             self._last_positions = self.blocks[0].position
             self.blocks = []
             self._noncentring.end()
-
-    def _fit_coordinates(self, window: Block, usable: np.ndarray, engine: Engine | None) -> None:
-        coordinates = block_checks.fitted_coordinates(self.arguments, self.tuned.coordinates, window, usable)
-        self.tuned = self.tuned._replace(coordinates=coordinates)
-        gradient_at = None
-        if engine is not None:
-            gradient_at = partial(engine.gradient_at, density_parameters=coordinates.density_parameters)
-        self._curvature = block_checks.curvature(
-            self.arguments, coordinates, window, usable, self._steepest, gradient_at
-        )
 
     def _set_step(self, step: float) -> None:
         self.tuned = step_size.with_step(self.arguments, self.tuned, step, self._curvature)
@@ -412,7 +409,7 @@ class Warming:
         lp = np.empty((len(n_grad), rows))
         narrow = np.empty(len(n_grad))
         for chains, chunk in local_ensemble.advance_in_batches(engine, setting, rows, batch, tolerance=tolerance):
-            lp[chains] = chunk.sampled_lp
+            lp[chains] = chunk.lp + log_det_of(chunk.evaluation, engine.d)
             narrow[chains] = narrowness(chunk.evaluation, engine.d)
             n_grad[chains] += chunk.n_grad.sum(axis=1)
             observe(chains, chunk)
@@ -474,7 +471,8 @@ class Warming:
             source = chains.copy()
         source[: len(warmup.source)] = warmup.source
         if not np.array_equal(source, chains):
-            self.ensemble.copy_from(source)
+            self.ensemble.state = self.ensemble.state[source]
+            self.ensemble.evaluation = self.ensemble.evaluation[source]
         self.n_grad = self.n_grad + self._shares() - earlier_shares
 
     def _shares(self) -> np.ndarray:

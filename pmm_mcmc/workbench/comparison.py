@@ -168,7 +168,10 @@ def compare(
     target, model, title = _posterior(model_or_target)
     entrants = named(samplers, model)
     score = score_of(model)
-    cache = _Cache(folder, _mark_of(model, score))
+    # An initial point, and a gradient beside it, tell models and data apart.
+    point = model.initial_point(0)
+    start = np.concatenate([np.ravel(point[value.name]) for value in model.continuous_value_vars])[None].astype(float)
+    cache = _Cache(folder, np.concatenate([start, score(start + 0.1)]))
     truth, source = _truth_for(target, model, reference, n_grad, chains, random_seed, cache)
     labels = model_labels(model)
     if truth is not None and truth.mean.size != len(labels):
@@ -251,13 +254,6 @@ class _Cache:
         np.savez(draft, state=judgement.state, says=judgement.sentence, **arrays)
         draft.replace(path)
         return made
-
-
-def _mark_of(model: pm.Model, score: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Return numbers that tell models and data apart: an initial point, and a gradient beside it."""
-    point = model.initial_point(0)
-    start = np.concatenate([np.ravel(point[value.name]) for value in model.continuous_value_vars])[None].astype(float)
-    return np.concatenate([start, score(start + 0.1)])
 
 
 def _truth_for(
