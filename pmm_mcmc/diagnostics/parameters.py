@@ -33,7 +33,7 @@ def checked(dt: Result) -> Any:
         names = {
             "model_logp": "lp", "mean_tree_accept": "acceptance_rate", "depth": "tree_depth", "tree_size": "n_steps",
         }  # fmt: skip
-        groups = {
+        arrays = {
             "posterior": {name: np.array(of_chains) for name, of_chains in values.items()},
             "sample_stats": {
                 names.get(name, name): np.array(of_chains)
@@ -41,7 +41,7 @@ def checked(dt: Result) -> Any:
                 if name not in ("tune", "in_warmup", "warning")
             },
         }
-        dt = from_dict(groups)
+        dt = from_dict(arrays)
     if not hasattr(dt, "children"):
         kind = "None" if dt is None else type(dt).__name__
         raise TypeError(
