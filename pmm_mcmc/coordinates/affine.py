@@ -20,8 +20,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Coordinates", "affine_scale", "best_coordinates", "diagonal_scale", "misfit", "refitted"]
-
 
 class Coordinates(NamedTuple):
     r"""The map from whitened coordinates ``y`` to those in which chains move, ``z = centre + W y``.

@@ -32,10 +32,6 @@ from pmm_mcmc.coordinates.affine import MOST_DENSE
 from pmm_mcmc.coordinates.groups import upper_root
 from pmm_mcmc.coordinates.walk import rows_to_z
 
-__all__ = [
-    "Child", "ChildDraws", "Places", "common", "curvature", "element_to_x", "made_up_for", "or_nan",
-]  # fmt: skip
-
 
 def element_to_x(xp: Any, mu: Any, L: Any, a: Any, h: Any, rho: Any, z: Any) -> tuple[Any, Any]:
     r"""Return elements ``x`` and the log determinant of the map; ``xp`` is the namespace of NumPy, JAX or PyTensor.

@@ -21,8 +21,6 @@ import numpy as np
 
 from pmm_mcmc.coordinates.child import Child, ChildDraws, Places, curvature
 
-__all__ = ["Factor", "Signs", "Structure"]
-
 
 class Signs(NamedTuple):
     """Which scales have a sign, and what changes sign with them.

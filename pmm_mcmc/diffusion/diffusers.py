@@ -27,8 +27,6 @@ from pmm_mcmc.diffusion.diffusers_calls import MidpointCalls, PoissonMidpointSch
 from pmm_mcmc.diffusion.interpolation import make_table
 from pmm_mcmc.diffusion.schedule import DiffusionSchedule, named_betas
 
-__all__ = ["PoissonMidpointScheduler", "PoissonMidpointSchedulerOutput"]
-
 # Names of diffusers, and ours.
 _PREDICTIONS = {"epsilon": "epsilon", "sample": "x0", "v_prediction": "v"}
 _BETA_SCHEDULES = {

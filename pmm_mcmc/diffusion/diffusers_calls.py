@@ -27,8 +27,6 @@ from pmm_mcmc.diffusion.interpolation import (
 from pmm_mcmc.diffusion.planner import plan_blocks
 from pmm_mcmc.diffusion.schedule import DiffusionSchedule
 
-__all__ = ["MidpointCalls", "PoissonMidpointSchedulerOutput"]
-
 
 @dataclass
 class PoissonMidpointSchedulerOutput(BaseOutput):

@@ -20,11 +20,6 @@ from pmm_mcmc.model.functions import python_function
 from pmm_mcmc.model.hierarchy import family_of
 from pmm_mcmc.model.initial_points import checked_values, for_chains
 
-__all__ = [
-    "CHECKS", "bad_start_message", "check_direction", "check_discrete", "check_free", "check_initvals", "check_model",
-    "failing_check", "flat_priors", "model_of", "refuse_overflows", "refuse_what_does_not_fit",
-]  # fmt: skip
-
 # What a log density raises where a check that is written into it fails.
 CHECKS = (ParameterValueError, AssertionError)
 _OTHERWISE = "start elsewhere with initvals=, or look at model.debug()"

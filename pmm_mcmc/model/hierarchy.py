@@ -23,12 +23,6 @@ from pmm_mcmc.coordinates.structure import Factor
 from pmm_mcmc.model.functions import batched_function
 from pmm_mcmc.model.pytensor_density import Layout
 
-__all__ = [
-    "SIGNED", "ChildVariable", "Hierarchy", "Law", "children_of", "family_of", "in_order", "law_of",
-    "ordered_children", "read_hierarchy",
-]  # fmt: skip
-
-
 _log = logging.getLogger("pmm_mcmc")
 
 # Groups of at most so many elements are non-centred; a single vector may have any length.

@@ -40,8 +40,6 @@ from pmm_mcmc.model.native import numba_mode
 from pmm_mcmc.model.pymc_density import flat_layout
 from pmm_mcmc.model.result_tree import ResultTree, flat_names, in_blocks
 
-__all__ = ["coords_and_dims", "is_length", "jax_function", "model_layout"]
-
 _log = logging.getLogger("pmm_mcmc")
 
 # Most draws and bytes of a block: intermediate results then stay in the processor's cache.

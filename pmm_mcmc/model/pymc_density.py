@@ -21,15 +21,6 @@ from pmm_mcmc.model.initial_points import flat_position, initial_point
 from pmm_mcmc.model.noncentred_density import noncentred_density
 from pmm_mcmc.model.pytensor_density import Layout, PyTensorDensity, SplitDensity
 
-__all__ = [
-    "build_log_density",
-    "choose_vars",
-    "differentiated",
-    "flat_layout",
-    "log_density",
-    "periods_of",
-]
-
 
 def choose_vars(vars: Any, model: pm.Model) -> list[Any]:
     """Return the value variables to sample, from random or value variables, or ``None`` for all continuous ones."""

@@ -22,8 +22,6 @@ from pmm_mcmc.engines.contract import Engine, in_model_coordinates
 from pmm_mcmc.warmup.block import Block, narrowness, past_transient
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
-__all__ = ["NoncentringFit", "noncentring_at", "noncentring_at_starts", "one_sided"]
-
 # Pairs of a block, one gradient each, for all variables together; each has one at least.  With 2, 4 or 8 for each
 # variable seven hierarchies cost the same but for chance.
 _PAIRS = 8

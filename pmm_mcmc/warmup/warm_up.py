@@ -41,21 +41,6 @@ from pmm_mcmc.warmup.stein_identity import steps_for_autocorrelation, too_wide
 from pmm_mcmc.warmup.step_size import fixed_setting
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
-__all__ = [
-    "FEWEST",
-    "Warming",
-    "Warmup",
-    "end_of_block",
-    "end_of_check",
-    "end_of_growing",
-    "extension",
-    "latest_freeze",
-    "learnt_from",
-    "shortest_block",
-    "stiffness",
-    "training_chains",
-]
-
 
 def stiffness(curvature: float) -> float:
     """Return the factor, 1 to 4, by which a large curvature lengthens the warm-up: steep places are rare in draws."""

@@ -42,7 +42,6 @@ from pmm_mcmc.workbench.targets import Target, get
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Comparison", "compare"]
 
 _log = logging.getLogger("pmm_mcmc")
 

@@ -65,8 +65,6 @@ from pmm_mcmc.api import (
 )
 from pmm_mcmc.workbench.inputs import Inputs
 
-__all__ = ["FIGURES", "Fit", "Record", "Study", "refit"]
-
 # Draws of each chain after which a fit may end: where means are known to the verdict's limit, and chains agree.
 _ENDS = (250, 500, 1000)
 
