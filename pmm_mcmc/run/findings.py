@@ -179,12 +179,7 @@ def attributes_of(plan: SamplingPlan, run: Run, result: xr.DataTree | None, sear
     if plan.free:
         searches["free"] = plan.free
         searches["block"] = plan.block
-    return _noncentring_of(plan, run, draws) | findings_of(searches)
-
-
-def findings_of(searches: dict[str, Any]) -> dict[str, str]:
-    """Return the attribute with the outcomes of searches."""
-    return {FINDINGS: json.dumps(searches)}
+    return _noncentring_of(plan, run, draws) | {FINDINGS: json.dumps(searches)}
 
 
 def _searches(plan: SamplingPlan, run: Run, draws: xr.DataArray) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from pymc.util import get_random_generator
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
-from rich.progress import Progress, TextColumn
+from rich.progress import Progress
 
 from pmm_mcmc._version import __version__
 from pmm_mcmc.engines.arguments import MethodArguments, unknown_argument
@@ -451,9 +451,7 @@ class LangevinStep(WithSamplingState):
         """Return COMPATIBLE for variables with a gradient: PyMC never assigns the step by itself."""
         return Competence.COMPATIBLE if has_grad else Competence.INCOMPATIBLE
 
-    @staticmethod
-    def _progressbar_config(n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[float]]]:
-        return progress_columns(n_chains)
+    _progressbar_config = staticmethod(progress_columns)
 
     @staticmethod
     def _make_progressbar_update_functions() -> tuple[Any]:

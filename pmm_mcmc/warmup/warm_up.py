@@ -437,28 +437,19 @@ class Warming:
         training.clear()  # in many coordinates it is as large as all draws
         (unstable,) = processes.join(np.concatenate(rejected))
         old = self.tuned.coordinates
-        self._close(engine, newest, replacements(usable, unstable))
-        self.ensemble.change_coordinates(engine, old, self.tuned.coordinates)
-
-    def _close(self, engine: Engine, block: Block, source: np.ndarray) -> None:
-        """Update the setting by the draws of the training chains in a block, and replace chains that are stuck.
-
-        ``source`` is the number of the chain from which each chain goes on; that of the training chains follows from
-        their draws.  States keep their old coordinates.
-        """
-        warmup = self.warmup
-        assert warmup is not None
-        chains = np.arange(len(self.n_grad))
-        warmup.observe(block, engine.structure)
+        warmup.observe(newest, engine.structure)
         earlier_shares = self._shares()
         self.tuned = warmup.update(engine)
-        if warmup.frozen is not None or not warmup.replaces:
-            source = chains.copy()
+        # The chain from which each goes on, where some are stuck; of training chains that follows from their draws.
+        source = np.arange(n)
+        if warmup.frozen is None and warmup.replaces:
+            source = replacements(usable, unstable)
         source[: len(warmup.source)] = warmup.source
-        if not np.array_equal(source, chains):
+        if not np.array_equal(source, np.arange(n)):
             self.ensemble.state = self.ensemble.state[source]
             self.ensemble.evaluation = self.ensemble.evaluation[source]
         self.n_grad = self.n_grad + self._shares() - earlier_shares
+        self.ensemble.change_coordinates(engine, old, self.tuned.coordinates)
 
     def _shares(self) -> np.ndarray:
         """Return each chain's share of the gradients that the schedule has evaluated."""
