@@ -26,43 +26,7 @@ from pymc.exceptions import SamplingError
 from rich.progress import BarColumn, Progress, TextColumn
 from threadpoolctl import threadpool_limits
 
-from pmm_mcmc.api import (
-    DRAWINGS,
-    THRESHOLDS,
-    Convergence,
-    FinishedRun,
-    Folder,
-    Gathered,
-    Groups,
-    Request,
-    Sampling,
-    SamplingPlan,
-    Seed,
-    Step,
-    StoppingRule,
-    StopRequest,
-    StoreError,
-    Verdict,
-    clock,
-    console,
-    convergence,
-    coords_and_dims,
-    cores,
-    decode,
-    density_at,
-    differences,
-    encode,
-    flat_names,
-    fresh_seed,
-    judge,
-    model_of,
-    model_starts,
-    read,
-    spread_starts,
-    starts,
-    stop_on_signals,
-    write,
-)
+from pmm_mcmc import api
 from pmm_mcmc.workbench.inputs import Inputs
 
 # Draws of each chain after which a fit may end: where means are known to the verdict's limit, and chains agree.
@@ -76,23 +40,23 @@ class Fit(NamedTuple):
     """
 
     draws: dict[str, np.ndarray]
-    convergence: Convergence
+    convergence: api.Convergence
     gradients: int
-    verdict: Verdict
+    verdict: api.Verdict
     start: str
 
 
-class _Draws(StoppingRule):
+class _Draws(api.StoppingRule):
     """Recorder of the draws of a fit, which ends where chains agree, and all means are known to the verdict's limit."""
 
     rows = _ENDS[0]
 
     def __init__(self, chains: int):
         super().__init__(_ENDS)
-        self._gathered = Gathered(chains, _ENDS[-1])
-        self.convergence = Convergence(*[np.empty(0)] * 3)
+        self._gathered = api.Gathered(chains, _ENDS[-1])
+        self.convergence = api.Convergence(*[np.empty(0)] * 3)
 
-    def put(self, groups: Groups, complete: bool = True) -> None:
+    def put(self, groups: api.Groups, complete: bool = True) -> None:
         """Record a chunk, but none of a warm-up."""
         if "posterior" in groups:
             self._gathered.append(groups)
@@ -101,15 +65,15 @@ class _Draws(StoppingRule):
         """Attributes are not kept."""
 
     @property
-    def groups(self) -> Groups:
+    def groups(self) -> api.Groups:
         """The draws so far, by group and name."""
         return self._gathered.upto(self._gathered.done)
 
     def suffices(self) -> bool:
         """Return whether the draws so far have converged."""
-        self.convergence = convergence(table(self.groups["posterior"]))
-        unknown = self.convergence.ess_bulk < THRESHOLDS.mcse**-2.0
-        return not (unknown | (self.convergence.r_hat > THRESHOLDS.r_hat)).any()
+        self.convergence = api.convergence(table(self.groups["posterior"]))
+        unknown = self.convergence.ess_bulk < api.THRESHOLDS.mcse**-2.0
+        return not (unknown | (self.convergence.r_hat > api.THRESHOLDS.r_hat)).any()
 
 
 # A console of a run that says nothing.
@@ -126,29 +90,31 @@ _SECONDS = 5.0
 @contextmanager
 def _opened(
     path: StorePath | None, resume: bool, identity: dict[str, Any]
-) -> Iterator[tuple[Folder | None, list[Record]]]:
+) -> Iterator[tuple[api.Folder | None, list[Record]]]:
     """Open a store; yield it with its records."""
     if path is None:
         yield None, []
         return
-    folder = Folder(path)
+    folder = api.Folder(path)
     with folder.opened_for_writing():
         stored = folder.get("identity")
         if stored is not None and not resume:
-            raise StoreError(f"store={os.fspath(path)!r}: has records; use resume=True, or another path")
+            raise api.StoreError(f"store={os.fspath(path)!r}: has records; use resume=True, or another path")
         if stored is None:
-            folder.put("identity", encode(identity))
-        elif texts := differences(decode(stored), identity):
-            raise StoreError(f"store={os.fspath(path)!r}: another run's ({texts}); give its arguments, or another path")
+            folder.put("identity", api.encode(identity))
+        elif texts := api.differences(api.decode(stored), identity):
+            raise api.StoreError(
+                f"store={os.fspath(path)!r}: another run's ({texts}); give its arguments, or another path"
+            )
         records: list[Record] = []
         while (data := folder.get(_FILE_NAME.format(len(records) + _FILE))) is not None:
-            records += decode(data)
+            records += api.decode(data)
         yield folder, records
         folder.release()
 
 
 def _mapped(
-    task: Callable[[int], Record], numbers: Sequence[int], cores: int, stopped: StopRequest
+    task: Callable[[int], Record], numbers: Sequence[int], cores: int, stopped: api.StopRequest
 ) -> Iterator[Record]:
     """Yield the records of tasks in their order."""
     if min(cores, len(numbers)) < 2 or not sys.platform.startswith("linux"):
@@ -191,11 +157,11 @@ def _bar(count: int, stored: int, show: bool) -> Iterator[Callable[[Sequence[Rec
     if not show:
         yield lambda records: None
         return
-    screen = console()
+    screen = api.console()
     began = last = perf_counter()
     drawn = screen.is_interactive or screen.is_jupyter
     columns = TextColumn("{task.description}"), BarColumn(bar_width=None)
-    bar = Progress(*columns, console=screen, refresh_per_second=DRAWINGS, expand=True, disable=not drawn)
+    bar = Progress(*columns, console=screen, refresh_per_second=api.DRAWINGS, expand=True, disable=not drawn)
     shown = bar.add_task(f"0 of {count} fits", total=count, completed=stored)
 
     def update(records: Sequence[Record]) -> None:
@@ -204,10 +170,10 @@ def _bar(count: int, stored: int, show: bool) -> Iterator[Callable[[Sequence[Rec
         now = perf_counter()
         left = (count - done) * (now - began) / max(done - stored, 1)
         untrusted = sum(record["state"] != "trusted" for record in records)
-        line = f"{done} of {count} fits, {untrusted} not trusted, {clock(now - began)}, {clock(left)} left"
+        line = f"{done} of {count} fits, {untrusted} not trusted, {api.clock(now - began)}, {api.clock(left)} left"
         bar.update(shown, completed=done, description=line)
         if not drawn and (now - last > _SECONDS or done == count):
-            write(screen, line, last=done == count)
+            api.write(screen, line, last=done == count)
             last = now
 
     with bar:
@@ -226,10 +192,10 @@ def refit(
     model: pm.Model | None = None,
     data_sets: Sequence[Mapping[str, Any]] = (),
     *,
-    step: Step | None = None,
+    step: api.Step | None = None,
     start: xr.DataTree | StorePath | None = None,
     var_names: Sequence[str] | None = None,
-    random_seed: Seed | None = None,
+    random_seed: api.Seed | None = None,
     cores: int | None = None,
     store: StorePath | None = None,
     resume: bool = False,
@@ -287,7 +253,7 @@ def refit(
     >>> pmm.refit(model, sets, random_seed=1, cores=1, progressbar=False)["mean"]["mu"].sizes["data_set"]
     2
     """
-    inputs = Inputs.of(model_of(model))
+    inputs = Inputs.of(api.model_of(model))
     kind = type(data_sets).__name__
     data_sets = [] if isinstance(data_sets, Mapping) else list(data_sets)
     if not data_sets:
@@ -328,10 +294,12 @@ def table(values: Mapping[str, np.ndarray]) -> np.ndarray:
 class Study:
     """Fits of one model in a loop: what :func:`refit` and :func:`pmm_mcmc.sbc` share."""
 
-    def __init__(self, inputs: Inputs, step: Step | None, start: xr.DataTree | StorePath | None = None, **options: Any):
+    def __init__(
+        self, inputs: Inputs, step: api.Step | None, start: xr.DataTree | StorePath | None = None, **options: Any
+    ):
         self.inputs = inputs
-        former = None if start is None else FinishedRun.of_start(start)
-        request = Request(
+        former = None if start is None else api.FinishedRun.of_start(start)
+        request = api.Request(
             model=inputs.model, step=step, start=former, backend="numba", replaces_data=True, **options
         )  # fmt: skip
         if request.arguments.integrated:
@@ -339,14 +307,14 @@ class Study:
                 f"step: {', '.join(request.arguments.integrated)} cannot be integrated out of data that each fit has "
                 "anew; leave reparametrise out"
             )
-        self._cores = request.cores or cores()
+        self._cores = request.cores or api.cores()
         self._request = dataclasses.replace(request, cores=1)  # of each process
-        self.seed = fresh_seed() if self._request.seed is None else self._request.seed
+        self.seed = api.fresh_seed() if self._request.seed is None else self._request.seed
         level = logging.INFO if request.progressbar else logging.DEBUG
         # Plan and initial point serve all fits.  A warm-up is each fit's own, or that from the start: the setting of
         # another fit, kept unchecked, took two to thirty times the gradients where scales differ between data.
-        self._plan = plan = SamplingPlan.of(self._request, lambda line: _log.log(level, "%s", line))
-        self._centre = model_starts(plan.model, plan.model.value_vars, None, 1)[0][0]
+        self._plan = plan = api.SamplingPlan.of(self._request, lambda line: _log.log(level, "%s", line))
+        self._centre = api.model_starts(plan.model, plan.model.value_vars, None, 1)[0][0]
         self._shapes = {n: v.shape[2:] for n, v in plan.values(np.empty((1, 0, plan.engine.d)))["posterior"].items()}
 
     def digest(self) -> Any:
@@ -362,7 +330,7 @@ class Study:
     @property
     def labels(self) -> list[str]:
         """The labels of all parameters."""
-        return flat_names(list(self._shapes.items()))
+        return api.flat_names(list(self._shapes.items()))
 
     def fitted(self, i: int, data: Mapping[str, Any], more: Callable[..., Record]) -> Record:
         """Return the record of a fit, with what ``more`` makes of it."""
@@ -387,17 +355,21 @@ class Study:
         plan = self._plan
         request = self._request
         rng = np.random.default_rng(seed)
-        positions = spread_starts(self._centre, request.chains, None, lambda x: density_at(plan.engine, x)[1], rng)
+        positions = api.spread_starts(
+            self._centre, request.chains, None, lambda x: api.density_at(plan.engine, x)[1], rng
+        )
         if positions is None:  # says why there is none
-            positions = starts(plan.engine, plan.model, None, None, request.chains, None, rng)
+            positions = api.starts(plan.engine, plan.model, None, None, request.chains, None, rng)
         run = plan.approach.begun(positions, request.start, request.superchains, rng)
         draws = _Draws(request.chains)
-        Sampling(plan, run, draws, draws, _SILENT).go(StopRequest())
+        api.Sampling(plan, run, draws, draws, _SILENT).go(api.StopRequest())
         tree = plan.layout.tree(draws.groups, plan.attributes | run.attributes(plan.setting))
         for name, report in run.reports().items():
             tree[name] = report
         outcome = "" if run.warm_start is None else run.warm_start.outcome
-        return Fit(draws.groups["posterior"], draws.convergence, int(run.n_grad.mean()), judge(read(tree)), outcome)
+        return Fit(
+            draws.groups["posterior"], draws.convergence, int(run.n_grad.mean()), api.judge(api.read(tree)), outcome
+        )
 
     def records(self, task: Callable[[int], Record], count: int, more: dict[str, Any]) -> list[Record]:
         """Return the records of tasks 0 to ``count - 1``, or of the first of them if a signal ends the loop.
@@ -407,16 +379,16 @@ class Study:
         """
         identity = self._plan.identity | {"seed": self.seed} | more  # its density is that of the model's own data
         request = self._request
-        stopped = StopRequest()
+        stopped = api.StopRequest()
         opened = _opened(request.store, request.resume, identity)
         with self.inputs.restored(), opened as (folder, records), threadpool_limits(1):
             del records[count:]
-            with _bar(count, len(records), request.progressbar) as update, stop_on_signals(stopped):
+            with _bar(count, len(records), request.progressbar) as update, api.stop_on_signals(stopped):
                 for record in _mapped(task, range(len(records), count), self._cores, stopped):
                     records.append(record)
                     update(records)
                     if folder is not None and len(records) % _FILE == 0:
-                        folder.put(_FILE_NAME.format(len(records)), encode(records[-_FILE:]))
+                        folder.put(_FILE_NAME.format(len(records)), api.encode(records[-_FILE:]))
                     if stopped():
                         break
         stopped.raise_again()
@@ -434,7 +406,7 @@ class Study:
     def dataset(self, rows: Sequence[np.ndarray] | np.ndarray, *dims: str) -> xr.Dataset:
         """Return arrays ``(*dims, p)``, the first of which are rows, by variable."""
         array = np.asarray(rows)
-        coords, dims_of = coords_and_dims(self.inputs.model)
+        coords, dims_of = api.coords_and_dims(self.inputs.model)
         values = {}
         start = 0
         for name, shape in self._shapes.items():
