@@ -20,17 +20,8 @@ from pymc.exceptions import SamplingError
 
 from pmm_mcmc.coordinates.affine import Coordinates, refitted
 from pmm_mcmc.diagnostics.parameters import evenly_spaced
+from pmm_mcmc.engines import contract
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import (
-    Engine,
-    Ensemble,
-    TunedParameters,
-    chains_of,
-    empty_state,
-    in_model_coordinates,
-    log_det_of,
-    start_noncentring,
-)  # fmt: skip
 from pmm_mcmc.langevin.methods import GHMC, OVERDAMPED
 from pmm_mcmc.model.checks import bad_start_message, failing_check
 from pmm_mcmc.model.initial_points import INITIAL, JITTER, model_starts, spread_starts, vector_starts
@@ -104,7 +95,7 @@ class Run:
         return self.warming.n_grad
 
     @property
-    def tuned(self) -> TunedParameters:
+    def tuned(self) -> contract.TunedParameters:
         """The current tuned parameters."""
         return self.warming.tuned if self.equilibration is None else self.equilibration.tuned
 
@@ -126,8 +117,8 @@ CHECKPOINT = "checkpoint"
 _FIELD = re.compile(r"\w+=.+?(?=, \w+=|\)$)")
 # The types in a checkpoint.
 TYPES = (
-    Block, Coordinates, Ensemble, Equilibration, LocalCurvature, NoncentringFit, Run, MethodArguments,
-    TunedParameters, Warming, Warmup, WarmStart,
+    Block, Coordinates, contract.Ensemble, Equilibration, LocalCurvature, NoncentringFit, Run, MethodArguments,
+    contract.TunedParameters, Warming, Warmup, WarmStart,
 )  # fmt: skip
 
 
@@ -236,7 +227,7 @@ class FinishedRun(NamedTuple):
             )
 
     @property
-    def setting(self) -> TunedParameters:
+    def setting(self) -> contract.TunedParameters:
         """The setting that the warm-up found."""
         return self.run.warming.tuned
 
@@ -252,10 +243,10 @@ class FinishedRun(NamedTuple):
             return x, lp - chosen_draws[BLOCK_LOGP].values.ravel() if BLOCK_LOGP in stats else lp
         ensemble = self.run.warming.ensemble
         chosen = np.unique(np.linspace(0, len(ensemble.state) - 1, number).astype(int))
-        last = chains_of(ensemble.state[chosen])
+        last = contract.chains_of(ensemble.state[chosen])
         evaluation = ensemble.evaluation[chosen]
-        x, _ = in_model_coordinates(self.setting.coordinates.place(last.evaluated), evaluation)
-        return x, last.lp[:, 0] - log_det_of(evaluation, d)
+        x, _ = contract.in_model_coordinates(self.setting.coordinates.place(last.evaluated), evaluation)
+        return x, last.lp[:, 0] - contract.log_det_of(evaluation, d)
 
 
 def coordinate_labels(names: Sequence[str]) -> list[str]:
@@ -264,7 +255,7 @@ def coordinate_labels(names: Sequence[str]) -> list[str]:
 
 
 def starts(
-    engine: Engine, model: pm.Model | None, density: LogDensity | None, initvals: Initvals | None, chains: int,
+    engine: contract.Engine, model: pm.Model | None, density: LogDensity | None, initvals: Initvals | None, chains: int,
     superchains: int | None, rng: np.random.Generator,
 ) -> np.ndarray:  # fmt: skip
     """Return the initial points ``(chain, d)`` of the chains, all with a finite log density and gradient.
@@ -313,9 +304,9 @@ def starts(
     return points
 
 
-def _gradient_at(engine: Engine, x: np.ndarray) -> np.ndarray:
+def _gradient_at(engine: contract.Engine, x: np.ndarray) -> np.ndarray:
     """Return gradients at the model's positions ``(n, d)``, with respect to the coordinates of the start."""
-    density_parameters = start_noncentring(engine)
+    density_parameters = contract.start_noncentring(engine)
     return engine.gradient_at(engine.structure.to_z(x, density_parameters)[0], density_parameters)
 
 
@@ -328,7 +319,7 @@ def point_of(model: pm.Model, position: np.ndarray) -> dict[str, np.ndarray]:
 class Approach:
     """How chains come to the posterior: by a warm-up of at most ``tune`` transitions, and an equilibration or not."""
 
-    engine: Engine
+    engine: contract.Engine
     arguments: MethodArguments
     tune: int
     equilibrates: bool
@@ -362,10 +353,10 @@ class Approach:
         chosen, trial.pareto_k = resampled(draws.log_ratio, groups, rng)
         chosen = chosen[np.arange(chains) * groups // chains]
         keys = rng.integers(0, 2**64, size=(chains, 2), dtype=np.uint64)
-        ensemble = Ensemble(draws.state[chosen], draws.evaluation[chosen], keys)
+        ensemble = contract.Ensemble(draws.state[chosen], draws.evaluation[chosen], keys)
         window = (draws.z, draws.gradient)
         if trial.outcome == REFINED and self.arguments.scaling is None:
-            x, of_x = in_model_coordinates(draws.z, draws.evaluation)
+            x, of_x = contract.in_model_coordinates(draws.z, draws.evaluation)
             setting, ensemble, window, cost = relearnt(engine, setting, x, of_x, chosen, keys)
             n_grad += -(-cost // chains)
         elif self.arguments.scaling is None:
@@ -373,7 +364,7 @@ class Approach:
             setting = setting._replace(coordinates=refitted(trial.former, *window))
             ensemble.change_coordinates(engine, trial.former, setting.coordinates)
         if engine.kernel.dynamics != OVERDAMPED:
-            chains_of(ensemble.state).v[...] = rng.standard_normal((chains, engine.d))
+            contract.chains_of(ensemble.state).v[...] = rng.standard_normal((chains, engine.d))
         phase = WARM_UP if trial.outcome == REFINED else TRIAL
         run = Run(Warming(ensemble, setting, None, n_grad), phase, 0, np.zeros(chains, np.int64), warm_start=trial)
         if phase == WARM_UP or not self.equilibrates:
@@ -440,14 +431,14 @@ class _FormerDraws(NamedTuple):
     log_ratio: np.ndarray  # (n,): the new log density minus the former one
 
     @classmethod
-    def evaluated(cls, former: FinishedRun, engine: Engine, number: int) -> _FormerDraws:
+    def evaluated(cls, former: FinishedRun, engine: contract.Engine, number: int) -> _FormerDraws:
         """Return about so many draws with the new density there; NaN in place of what is not finite."""
         coordinates = former.setting.coordinates
         x, former_lp = former.draws(number)
         z, _ = engine.structure.to_z(x, coordinates.density_parameters)
-        state = empty_state(coordinates.whiten(z), np.zeros(engine.d))
+        state = contract.empty_state(coordinates.whiten(z), np.zeros(engine.d))
         evaluation = engine.evaluate(coordinates, state)
-        log_ratio = chains_of(state).lp[:, 0] - log_det_of(evaluation, engine.d) - former_lp
+        log_ratio = contract.chains_of(state).lp[:, 0] - contract.log_det_of(evaluation, engine.d) - former_lp
         gradient = np.where(np.isfinite(log_ratio)[:, None], evaluation[:, : engine.d], np.nan)
         log_ratio[~np.isfinite(gradient).all(axis=1)] = np.nan
         return cls(z, state, evaluation, gradient, log_ratio)

@@ -23,14 +23,7 @@ from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.diagnostics.reading import FINDINGS, NONCENTRING, WORDS, read
 from pmm_mcmc.diagnostics.statement import Verdict
 from pmm_mcmc.diagnostics.verdict import judge
-from pmm_mcmc.engines.contract import (
-    Engine,
-    chains_of,
-    density_at,
-    evaluated_at,
-    in_model_coordinates,
-    start_noncentring,
-)
+from pmm_mcmc.engines import contract
 from pmm_mcmc.model.checks import failing_check, flat_priors
 from pmm_mcmc.model.functions import building
 from pmm_mcmc.model.hierarchy import family_of
@@ -97,11 +90,11 @@ def _space(
     )
 
 
-def _density_of(engine: Engine, noncentring: np.ndarray | None) -> Density:
+def _density_of(engine: contract.Engine, noncentring: np.ndarray | None) -> Density:
     """Return the function of log densities and gradients at positions ``z``."""
 
     def density(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        lp, evaluation = evaluated_at(engine.evaluate, z, noncentring)
+        lp, evaluation = contract.evaluated_at(engine.evaluate, z, noncentring)
         return lp, evaluation[:, : engine.d]
 
     return density
@@ -152,7 +145,7 @@ class _Labelling:
         return positions
 
     def _log_density(self, values: Values) -> np.ndarray:
-        return density_at(self._engine, self._unconstraining.of_values(values))[0]
+        return contract.density_at(self._engine, self._unconstraining.of_values(values))[0]
 
 
 _log = logging.getLogger("pmm_mcmc")
@@ -204,7 +197,7 @@ def _edges_at(plan: SamplingPlan, draws: np.ndarray) -> dict[str, Any]:
     """Return the largest jump of the log density between draws ``(n, d)``, a wall, and a line without an end."""
 
     def density(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return density_at(plan.engine, x)
+        return contract.density_at(plan.engine, x)
 
     rounding = {"float64": 1e-10}.get(plan.attributes["precision"], 1e-5)
     findings: dict[str, Any] = {"jump": edges.largest_jump(draws, density, rounding)}
@@ -233,8 +226,8 @@ def _noncentring_of(plan: SamplingPlan, run: Run, draws: xr.DataArray | None) ->
         x = draws[:_NEWEST, -newest:].values.reshape(-1, plan.engine.d)
     else:
         ensemble = run.warming.ensemble
-        z = run.tuned.coordinates.place(chains_of(ensemble.state).evaluated[:_NEWEST])
-        x, _ = in_model_coordinates(z, ensemble.evaluation[:_NEWEST])
+        z = run.tuned.coordinates.place(contract.chains_of(ensemble.state).evaluated[:_NEWEST])
+        x, _ = contract.in_model_coordinates(z, ensemble.evaluation[:_NEWEST])
     degree = {name: values.tolist() for name, values in structure.degree(x, noncentring).items()}
     return {NONCENTRING: json.dumps({"parameters": noncentring.tolist(), "degree": degree}), WORDS: structure.words}
 
@@ -254,12 +247,12 @@ def _draws_of_prior(plan: SamplingPlan, rng: np.random.Generator) -> np.ndarray:
     return initial_draws(plan.engine.d, key) if drawn is None or not len(drawn) else drawn
 
 
-def _check_near(engine: Engine, model: pm.Model, draws: np.ndarray) -> tuple[str, str] | None:
+def _check_near(engine: contract.Engine, model: pm.Model, draws: np.ndarray) -> tuple[str, str] | None:
     """Return a check of a model's log density that fails near draws ``(n, d)``, and what helps; None if none does."""
     if len(draws) < 2:
         return None
     near = draws + np.roll(draws, 1, axis=0) - np.roll(draws, 2, axis=0)
-    bad = np.flatnonzero(~np.isfinite(density_at(engine, near)[0]))
+    bad = np.flatnonzero(~np.isfinite(contract.density_at(engine, near)[0]))
     return failing_check(model, point_of(model, near[bad[0]])) if bad.size else None
 
 
@@ -403,5 +396,5 @@ def _searched(run: reading.Run, model: Model) -> dict[str, Any]:
     if x.shape[1] != plan.engine.d:
         raise ValueError(f"model: has {plan.engine.d} coordinates, and dt {x.shape[1]}; give the model of the result")
     some = x[np.linspace(0, len(x) - 1, min(edges.DRAWS, len(x))).astype(int)]
-    findings = modes_and_labels(plan, x, start_noncentring(plan.engine), np.random.default_rng(0))
+    findings = modes_and_labels(plan, x, contract.start_noncentring(plan.engine), np.random.default_rng(0))
     return findings | _edges_at(plan, some)
