@@ -200,7 +200,6 @@ def _most_directions(n: int, d: int) -> int:
 
 
 def _diagonal(position: np.ndarray, gradient: np.ndarray) -> Coordinates:
-    """Return diagonal coordinates."""
     return Coordinates(*diagonal_scale(position, gradient, np.ones(position.shape[1])))
 
 

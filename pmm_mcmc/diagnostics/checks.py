@@ -520,6 +520,5 @@ def ladder_description(ladder: xr.DataTree | None, trusted: bool) -> str:
 
 
 def _weights(ladder: xr.DataTree) -> np.ndarray:
-    """Return the weights of the modes."""
     weight = np.asarray(ladder["mode_weight"].values)
     return weight[np.isfinite(weight)]

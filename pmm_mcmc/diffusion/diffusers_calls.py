@@ -57,7 +57,6 @@ class MidpointCalls:
     _levels: np.ndarray | None = None
 
     def _reset(self) -> None:
-        """Forget all calls."""
         self._step_index: int | None = None
         self._begin_index: int | None = None
         self._state: State | None = None
@@ -84,7 +83,6 @@ class MidpointCalls:
         return sample
 
     def _blocks_with(self, edges: tuple[int, ...]) -> Blocks:
-        """Return blocks with these edges."""
         return Blocks(edges, self.config.midpoint, self.config.frozen)
 
     def _planned_for(self, schedule: DiffusionSchedule, n_steps: int) -> Blocks:
@@ -109,7 +107,6 @@ class MidpointCalls:
         self._reset()
 
     def _nearest_call(self, timestep: float) -> int:
-        """Return the number of the call whose timestep is nearest."""
         return int(np.abs(self._times - timestep).argmin())
 
     def _next_call(self, timestep: float, slack: float = 0.0) -> int:

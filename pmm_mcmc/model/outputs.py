@@ -232,7 +232,6 @@ class ManyDraws:
         return _Loop(self._flat, self._graphs)
 
     def _one(self, x: np.ndarray) -> list[np.ndarray]:
-        """Return the outputs of one draw."""
         with np.errstate(all="ignore"):
             return [np.array(value) for value in self._single(x.astype(self._dtype))]
 

@@ -32,7 +32,6 @@ from pmm_mcmc.run.driver import Groups
 from pmm_mcmc.run.storage import StoreError, open_store
 from pmm_mcmc.run.storage.checkpoint import decode
 from pmm_mcmc.run.storage.store import SOURCE, stored_identity, stored_run_state
-from pmm_mcmc.steps.methods import BY_NAME
 from pmm_mcmc.steps.pymc_step import values_at
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature
@@ -196,11 +195,6 @@ class FinishedRun(NamedTuple):
         data = np.asarray(result[CHECKPOINT]["state"].values, dtype=np.uint8).tobytes()
         identity, arguments, run = decode(data, TYPES, name)
         return cls(result, identity, run, arguments)
-
-    def step(self) -> Any:
-        """Return a step with the arguments of the run."""
-        assert self.arguments is not None
-        return BY_NAME[self.arguments.method].of_arguments(self.arguments, self.identity["keep_gradients"])
 
     def groups(self, empty: Groups) -> Groups:
         """Return the recorded arrays of the groups and names in ``empty``."""

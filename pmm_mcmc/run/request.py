@@ -16,7 +16,6 @@ import pytensor
 import xarray as xr
 
 from pmm_mcmc.engines.arguments import MethodArguments, check_choice, unknown_argument
-from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.user_density import LogDensity
 from pmm_mcmc.run.beginning import FinishedRun, Initvals
 from pmm_mcmc.run.driver import FinishedChunk
@@ -24,7 +23,7 @@ from pmm_mcmc.run.stopping import AUTO, DRAWS
 from pmm_mcmc.run.storage import NothingStored
 from pmm_mcmc.run.storage.folder import Folder
 from pmm_mcmc.run.storage.store import stored_identity
-from pmm_mcmc.steps.methods import GHMC, PoissonULMC
+from pmm_mcmc.steps.methods import BY_NAME, GHMC, PoissonULMC
 from pmm_mcmc.steps.pymc_step import LangevinStep
 
 type Model = pm.Model | LogDensity
@@ -226,7 +225,10 @@ class Request:
             check_count("draws", draws, 1, ", or 'auto'")
             draws = finished.run.done + int(draws)
         inherited = {name: finished.identity[name] for name in _INHERITED}
-        return cls(draws=draws, step=finished.step(), finished_run=finished, **inherited, **options)
+        arguments = finished.arguments
+        assert arguments is not None
+        step = BY_NAME[arguments.method].of_arguments(arguments, finished.identity["keep_gradients"])
+        return cls(draws=draws, step=step, finished_run=finished, **inherited, **options)
 
     def _suitable_backend(self) -> str:
         """Return the backend; raise ``ValueError`` if a log density is not written for the one that was asked for."""
@@ -293,11 +295,6 @@ class Request:
                 f"precision={self.precision!r}: the Metropolis test of adjusted draws needs the log density in double "
                 "precision; give adjusted=False for unadjusted draws, or leave precision out"
             )
-
-    def common_seed(self, processes: Processes) -> int:
-        """Return one seed for all processes, from the first where each would draw another one."""
-        seed = fresh_seed() if self.seed is None else self.seed
-        return seed if isinstance(self.random_seed, int | np.integer) else processes.first(seed)
 
 
 def refuse_unknown(arguments: Mapping[str, Any], function: Callable[..., Any]) -> None:

@@ -26,7 +26,7 @@ from pmm_mcmc.run.findings import attributes_of
 from pmm_mcmc.run.phases import Sampling
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.recorders import recorder_of
-from pmm_mcmc.run.request import CHAINS, Jax, Model, Request, Seed, Step, refuse_unknown
+from pmm_mcmc.run.request import CHAINS, Jax, Model, Request, Seed, Step, fresh_seed, refuse_unknown
 from pmm_mcmc.run.stopping import DRAWS, VerdictRule, stopping_rule
 
 
@@ -301,7 +301,9 @@ def _sampled(request: Request, stopped: StopRequest) -> xr.DataTree:
             console.log("%s", structure.words)
         processes = plan.processes
         processes.check(request.store, draws=request.draws, resume=request.resume)
-        seed = request.common_seed(processes)
+        seed = fresh_seed() if request.seed is None else request.seed
+        if not isinstance(request.random_seed, int | np.integer):
+            seed = processes.first(seed)  # each would draw another one
         with processes.failing_together(), recorder_of(plan, seed, console.log) as recorder:
             console.prepares()
             if recorder.run is None:

@@ -198,7 +198,6 @@ class Tuner:
         return Points.joined(draws)
 
     def _draw(self, n: int) -> Points:
-        """Return independent draws of the reference."""
         self._reference_draws += 1
         self.spent += n
         return self.path.draw((*self.key.tolist(), _ANNEALING, self._reference_draws), n)
