@@ -23,7 +23,7 @@ from pmm_mcmc.run.stopping import AUTO, DRAWS
 from pmm_mcmc.run.storage import NothingStored
 from pmm_mcmc.run.storage.folder import Folder
 from pmm_mcmc.run.storage.store import stored_identity
-from pmm_mcmc.steps.methods import BY_NAME, GHMC, PoissonULMC
+from pmm_mcmc.steps.methods import GHMC, PoissonULMC
 from pmm_mcmc.steps.pymc_step import LangevinStep
 
 type Model = pm.Model | LogDensity
@@ -38,11 +38,6 @@ _FEWEST_CHAINS = 64
 # Transitions in which a former setting can be checked.
 _SHORTEST_TRIAL = 100
 _BITS = 62  # bits of a drawn seed
-
-# What a run that goes on was asked for.
-_INHERITED = (
-    "chains", "tune", "backend", "device", "precision", "discard_tuned_samples", "var_names", "adjusted", "seed",
-)  # fmt: skip
 
 _NUTS = "NUTS has it, which pm.sample() runs"
 # Arguments of pm.sample and its wrappers that have another name here or no meaning.
@@ -217,18 +212,6 @@ class Request:
             Folder(self.store)  # raises for a path that cannot be one
         if self.seed is None:
             object.__setattr__(self, "seed", seed_of(self.random_seed))
-
-    @classmethod
-    def of_further_draws(cls, finished: FinishedRun, draws: int | str, **options: Any) -> Request:
-        """Return the request to go on with a finished run, with all that it was asked for but these ``options``."""
-        if draws != AUTO:
-            check_count("draws", draws, 1, ", or 'auto'")
-            draws = finished.run.done + int(draws)
-        inherited = {name: finished.identity[name] for name in _INHERITED}
-        arguments = finished.arguments
-        assert arguments is not None
-        step = BY_NAME[arguments.method].of_arguments(arguments, finished.identity["keep_gradients"])
-        return cls(draws=draws, step=step, finished_run=finished, **inherited, **options)
 
     def _suitable_backend(self) -> str:
         """Return the backend; raise ``ValueError`` if a log density is not written for the one that was asked for."""

@@ -26,8 +26,14 @@ from pmm_mcmc.run.findings import attributes_of
 from pmm_mcmc.run.phases import Sampling
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.recorders import recorder_of
-from pmm_mcmc.run.request import CHAINS, Jax, Model, Request, Seed, Step, fresh_seed, refuse_unknown
-from pmm_mcmc.run.stopping import DRAWS, VerdictRule, stopping_rule
+from pmm_mcmc.run.request import CHAINS, Jax, Model, Request, Seed, Step, check_count, fresh_seed, refuse_unknown
+from pmm_mcmc.run.stopping import AUTO, DRAWS, VerdictRule, stopping_rule
+from pmm_mcmc.steps.methods import BY_NAME
+
+# What a run that goes on was asked for.
+_INHERITED = (
+    "chains", "tune", "backend", "device", "precision", "discard_tuned_samples", "var_names", "adjusted", "seed",
+)  # fmt: skip
 
 
 def sample(
@@ -266,14 +272,22 @@ def extend(
     50
     """
     refuse_unknown(others, extend)
-    request = Request.of_further_draws(
-        FinishedRun.in_memory(dt),
-        draws,
+    finished = FinishedRun.in_memory(dt)
+    arguments = finished.arguments
+    assert arguments is not None
+    if draws != AUTO:
+        check_count("draws", draws, 1, ", or 'auto'")
+        draws = finished.run.done + int(draws)
+    request = Request(
+        draws=draws,
+        step=BY_NAME[arguments.method].of_arguments(arguments, finished.identity["keep_gradients"]),
         model=model,
+        finished_run=finished,
         cores=cores,
         callback=callback,
         progressbar=progressbar,
         compute_convergence_checks=compute_convergence_checks,
+        **{name: finished.identity[name] for name in _INHERITED},
     )
     return _run(request, StopRequest())
 
