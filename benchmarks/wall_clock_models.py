@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pymc as pm
 
+__all__ = ["gaussian_process", "item_response", "radon", "robust_regression", "survival", "zero_inflated"]
+
 
 def radon() -> pm.Model:
     rng = np.random.default_rng(1)
