@@ -165,12 +165,12 @@ class MidpointCalls:
                 noise = noise.to(sample.dtype)
             state = with_path(row, state, point, row.path_factor * state.path + row.fresh_sd * noise)
         if not torch.isfinite(state.y).all():
-            whose, what = "the sample", sample
-            if torch.isfinite(sample).all():
-                whose, what = "the network's output", output
+            sound = bool(torch.isfinite(sample).all())
+            values = output if sound else sample
             raise ValueError(
-                f"{whose} at timestep {self._times[index]:g}, call {index + 1} of {len(self._times)}, is not finite in "
-                f"{int((~torch.isfinite(what)).sum())} of {what.numel()} numbers: in half precision try bfloat16 or "
+                f"{"the network's output" if sound else 'the sample'} at timestep {self._times[index]:g}, call "
+                f"{index + 1} of {len(self._times)}, is not finite in {int((~torch.isfinite(values)).sum())} of "
+                f"{values.numel()} numbers: in half precision try bfloat16 or "
                 "float32, otherwise look at the network and its input there"
             )
         self._state = None if row.last else state

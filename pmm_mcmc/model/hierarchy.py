@@ -97,12 +97,12 @@ def law_of(rv: Any, transform: Any, shape: tuple[int, ...]) -> Law | None:
     """
     node = rv.owner
     if isinstance(node.op, Transpose):
-        before = law_of(node.inputs[0], transform, _before(node, shape))
-        if before is None or before.kind != "elementwise":
+        parent = law_of(node.inputs[0], transform, _before(node, shape))
+        if parent is None or parent.kind != "elementwise":
             return None
         n = len(_axes(node))
-        terms = [pt.shape_padleft(term, n - term.type.ndim).dimshuffle(_axes(node)) for term in before.terms]
-        return before.with_terms(*terms)
+        terms = [pt.shape_padleft(term, n - term.type.ndim).dimshuffle(_axes(node)) for term in parent.terms]
+        return parent.with_terms(*terms)
     if isinstance(node.op, XRV):
         # What PyTensor makes of it: parameters whose axes are in the order of its own.
         rv = lower_rv.fn(None, node)[1].owner.inputs[0]

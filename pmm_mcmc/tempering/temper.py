@@ -136,6 +136,11 @@ def temper(
         progressbar=progressbar,
         compute_convergence_checks=compute_convergence_checks,
     )
+    return _tempered(request)
+
+
+def _tempered(request: Request) -> xr.DataTree:
+    """Run what is requested, and return its result."""
     ladder = request.ladder if isinstance(request.ladder, str) else repr(np.asarray(request.ladder).tolist())
     identity = {"chains": request.chains, "tune": request.tune, "reference": request.reference, "ladder": ladder}
     request, options = _on_ladder(request)

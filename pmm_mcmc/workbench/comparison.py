@@ -19,7 +19,7 @@ import pymc as pm
 import xarray as xr
 from scipy.stats import ttest_ind
 
-from pmm_mcmc import api
+import pmm_mcmc.api as api
 from pmm_mcmc._version import __version__
 from pmm_mcmc.workbench.entrants import FEWEST, NAMES, Run, Sampler, named, run
 from pmm_mcmc.workbench.figures import THEMES, draw, short_names

@@ -26,7 +26,7 @@ from pymc.exceptions import SamplingError
 from rich.progress import BarColumn, Progress, TextColumn
 from threadpoolctl import threadpool_limits
 
-from pmm_mcmc import api
+import pmm_mcmc.api as api
 from pmm_mcmc.workbench.inputs import Inputs
 
 # Draws of each chain after which a fit may end: where means are known to the verdict's limit, and chains agree.
