@@ -165,13 +165,12 @@ class MidpointCalls:
                 noise = noise.to(sample.dtype)
             state = with_path(row, state, point, row.path_factor * state.path + row.fresh_sd * noise)
         if not torch.isfinite(state.y).all():
-            sound = bool(torch.isfinite(sample).all())
-            values = output if sound else sample
+            values = output if torch.isfinite(sample).all() else sample
+            whose = "the sample" if values is sample else "the network's output"
             raise ValueError(
-                f"{"the network's output" if sound else 'the sample'} at timestep {self._times[index]:g}, call "
-                f"{index + 1} of {len(self._times)}, is not finite in {int((~torch.isfinite(values)).sum())} of "
-                f"{values.numel()} numbers: in half precision try bfloat16 or "
-                "float32, otherwise look at the network and its input there"
+                f"{whose} at timestep {self._times[index]:g}, call {index + 1} of {len(self._times)}, is not finite in "
+                f"{int((~torch.isfinite(values)).sum())} of {values.numel()} numbers: in half precision try bfloat16 "
+                "or float32, otherwise look at the network and its input there"
             )
         self._state = None if row.last else state
         self._step_index = index + 1
