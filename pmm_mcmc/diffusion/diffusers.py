@@ -27,6 +27,8 @@ from pmm_mcmc.diffusion.diffusers_calls import MidpointCalls, PoissonMidpointSch
 from pmm_mcmc.diffusion.interpolation import make_table
 from pmm_mcmc.diffusion.schedule import DiffusionSchedule, named_betas
 
+__all__ = ["PoissonMidpointScheduler", "PoissonMidpointSchedulerOutput"]
+
 # Names of diffusers, and ours.
 _PREDICTIONS = {"epsilon": "epsilon", "sample": "x0", "v_prediction": "v"}
 _BETA_SCHEDULES = {
@@ -161,19 +163,21 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
                 raise ValueError(f"timesteps={list(timesteps)!r} must lie between 0 and {self._schedule.N - 1}")
             blocks = self._blocks_with(edges)
         else:
-            N = self._schedule.N
-            n_steps = int(num_inference_steps)  # type: ignore[arg-type]
-            if not 1 <= n_steps <= N // 2:
-                raise ValueError(
-                    f"num_inference_steps={n_steps} for a chain of {N} steps: use 1 to {N // 2}; the network is called "
-                    "twice in each"
-                )
-            if self.config.data_variances is None:
-                blocks = self._blocks_with(Blocks.shrinking(N, n_steps, self.config.block_power).edges)
-            else:
-                blocks = self._planned_for(self._schedule, n_steps)
+            blocks = self._make_blocks(int(num_inference_steps))  # type: ignore[arg-type]
         kind = "x0" if self.config.clip_sample else _PREDICTIONS[self.config.prediction_type]
         self._list_calls(self._schedule, blocks, kind, np.arange(-1, self._schedule.N), device)
+
+    def _make_blocks(self, n_steps: int) -> Blocks:
+        """Return blocks as the configuration says."""
+        N = self._schedule.N
+        if not 1 <= n_steps <= N // 2:
+            raise ValueError(
+                f"num_inference_steps={n_steps} for a chain of {N} steps: use 1 to {N // 2}; the network is called "
+                "twice in each"
+            )
+        if self.config.data_variances is None:
+            return self._blocks_with(Blocks.shrinking(N, n_steps, self.config.block_power).edges)
+        return self._planned_for(self._schedule, n_steps)
 
     def step(
         self,

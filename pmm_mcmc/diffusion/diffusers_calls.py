@@ -27,6 +27,8 @@ from pmm_mcmc.diffusion.interpolation import (
 from pmm_mcmc.diffusion.planner import plan_blocks
 from pmm_mcmc.diffusion.schedule import DiffusionSchedule
 
+__all__ = ["MidpointCalls", "PoissonMidpointSchedulerOutput"]
+
 
 @dataclass
 class PoissonMidpointSchedulerOutput(BaseOutput):
@@ -57,6 +59,7 @@ class MidpointCalls:
     _levels: np.ndarray | None = None
 
     def _reset(self) -> None:
+        """Forget all calls."""
         self._step_index: int | None = None
         self._begin_index: int | None = None
         self._state: State | None = None
@@ -83,6 +86,7 @@ class MidpointCalls:
         return sample
 
     def _blocks_with(self, edges: tuple[int, ...]) -> Blocks:
+        """Return blocks with these edges."""
         return Blocks(edges, self.config.midpoint, self.config.frozen)
 
     def _planned_for(self, schedule: DiffusionSchedule, n_steps: int) -> Blocks:
@@ -107,7 +111,17 @@ class MidpointCalls:
         self._reset()
 
     def _nearest_call(self, timestep: float) -> int:
+        """Return the number of the call whose timestep is nearest."""
         return int(np.abs(self._times - timestep).argmin())
+
+    def _restart(self, index: int) -> None:
+        """Start the block of a call with that call; the weights of later midpoints in it do not change."""
+        levels = self._levels[index:]  # type: ignore[index]
+        edges = (int(levels[0]), *(edge for edge in self._blocks.edges if edge < levels[0]))
+        blocks = replace(self._blocks, edges=edges)
+        table = make_table(self._schedule, blocks, self._prediction)._replace(weight=self._table.weight)
+        rows = make_rows(table, levels, following(levels))
+        self._rows = Row(*(np.concatenate([old[:index], new]) for old, new in zip(self._rows, rows, strict=True)))
 
     def _next_call(self, timestep: float, slack: float = 0.0) -> int:
         """Return the number of this call: the next in turn if the timestep is that of the next.
@@ -123,12 +137,7 @@ class MidpointCalls:
             index = self._nearest_call(timestep)
             self._state = None
         if self._state is None and not self._rows.first[index]:
-            levels = self._levels[index:]
-            edges = (int(levels[0]), *(edge for edge in self._blocks.edges if edge < levels[0]))
-            blocks = replace(self._blocks, edges=edges)
-            table = make_table(self._schedule, blocks, self._prediction)._replace(weight=self._table.weight)
-            rows = make_rows(table, levels, following(levels))
-            self._rows = Row(*(np.concatenate([old[:index], new]) for old, new in zip(self._rows, rows, strict=True)))
+            self._restart(index)
         return index
 
     def _call(
@@ -165,16 +174,19 @@ class MidpointCalls:
                 noise = noise.to(sample.dtype)
             state = with_path(row, state, point, row.path_factor * state.path + row.fresh_sd * noise)
         if not torch.isfinite(state.y).all():
-            values = output if torch.isfinite(sample).all() else sample
-            whose = "the sample" if values is sample else "the network's output"
-            raise ValueError(
-                f"{whose} at timestep {self._times[index]:g}, call {index + 1} of {len(self._times)}, is not finite in "
-                f"{int((~torch.isfinite(values)).sum())} of {values.numel()} numbers: in half precision try bfloat16 "
-                "or float32, otherwise look at the network and its input there"
-            )
+            self._raise_not_finite(index, sample, output)
         self._state = None if row.last else state
         self._step_index = index + 1
         return state.y, noise
+
+    def _raise_not_finite(self, index: int, sample: torch.Tensor, output: torch.Tensor) -> None:
+        """Raise an error that says which of the two is not finite."""
+        whose, what = ("the sample", sample) if not torch.isfinite(sample).all() else ("the network's output", output)
+        raise ValueError(
+            f"{whose} at timestep {self._times[index]:g}, call {index + 1} of {len(self._times)}, is not finite in "
+            f"{int((~torch.isfinite(what)).sum())} of {what.numel()} numbers: in half precision try bfloat16 or "
+            "float32, otherwise look at the network and its input there"
+        )
 
     def _log_density(self, index: int, noise: torch.Tensor | float, scale: float, like: torch.Tensor) -> torch.Tensor:
         """Return each sample's log density of the point that a call led to, states being ``scale`` times larger."""

@@ -25,6 +25,8 @@ from pmm_mcmc.diffusion.blocks import Blocks
 from pmm_mcmc.diffusion.diffusers_calls import MidpointCalls, PoissonMidpointSchedulerOutput
 from pmm_mcmc.diffusion.schedule import DiffusionSchedule, flow_scale, shifted
 
+__all__ = ["PoissonMidpointFlowScheduler"]
+
 # Arguments of FlowMatchEulerDiscreteScheduler that ask for something else, with what to do.
 _REFUSED = {
     "invert_sigmas": "models of that kind are told 1 - sigma, which is not supported",
