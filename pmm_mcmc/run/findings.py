@@ -59,7 +59,8 @@ def modes_and_labels(
     if labelling.labels:
         x = x[np.linspace(0, len(x) - 1, min(_LABELLED, len(x))).astype(int)]
         space = _space(plan, labelling.nearest(x), noncentring, coordinates, labelling)
-    modes, _ = ModeSearch(space, rng).run(_draws_of_prior(plan, rng))
+    prior = _draws_of_prior(plan, rng)
+    modes, _ = ModeSearch(space, rng).run(prior)
     name = "" if modes.position is None else plan.layout.names[modes.coordinate]
     return {"modes": modes._replace(name=name)._asdict(), "labels": labelling.labels}
 
