@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -261,27 +262,19 @@ class Unconstraining:
     """The map from values of the free variables of a plan, by their ``names``, to its positions."""
 
     def __init__(self, plan: SamplingPlan):
-        self._density = plan.density
         self._layout = plan.layout
         self._d = plan.engine.d
-        self._function: Any = None
         values = plan.layout.values(np.zeros((1, 1, self._d)))
+        self.names = list(values)
+        self._position: Callable[[dict[str, np.ndarray]], np.ndarray] = lambda values: _raveled(values.values())
+        start = None if plan.density is None else plan.density.start
         if plan.model is not None:
-            self._function = unconstraining_of(plan.model)
+            function = unconstraining_of(plan.model)
             self.names = [rv.name for rv in plan.model.free_RVs]
-        elif plan.density is not None and plan.density.start is not None:
-            self.names = [name for name in values if self._is_free(name, values[name][0, 0])]
-        else:
-            self.names = list(values)
-
-    def _is_free(self, name: str, value: np.ndarray) -> bool:
-        """Return whether a variable of the result is one of the density, by whether chains may start at its value."""
-        assert self._density is not None and self._density.start is not None
-        try:
-            self._density.start({name: value})
-        except ValueError:
-            return False
-        return True
+            self._position = lambda values: _raveled(function(*values.values()))
+        elif start is not None:
+            self.names = [name for name in values if _is_free(start, name, values[name][0, 0])]
+            self._position = start
 
     def values_at(self, x: np.ndarray) -> dict[str, np.ndarray]:
         """Return the values ``(n, *shape)`` by name at positions ``(n, d)``."""
@@ -293,19 +286,23 @@ class Unconstraining:
         arrays = [np.asarray(values[name]) for name in self.names]
         x = np.full((len(arrays[0]), self._d), np.nan)
         for i in range(len(x)):
-            try:
+            # A value may be outside of a support.
+            with np.errstate(all="ignore"), contextlib.suppress(ValueError):
                 x[i] = self._position({name: array[i] for name, array in zip(self.names, arrays, strict=True)})
-            except ValueError:  # outside of a support
-                continue
         return x
 
-    def _position(self, values: dict[str, np.ndarray]) -> np.ndarray:
-        with np.errstate(all="ignore"):
-            if self._function is not None:
-                return np.concatenate([np.ravel(array) for array in self._function(*values.values())])
-            if self._density is not None and self._density.start is not None:
-                return self._density.start(values)
-            return np.concatenate([np.ravel(array) for array in values.values()])
+
+def _raveled(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.ravel(array) for array in arrays])
+
+
+def _is_free(start: Callable[..., np.ndarray], name: str, value: np.ndarray) -> bool:
+    """Return whether a variable of the result is one of the density, by whether chains may start at its value."""
+    try:
+        start({name: value})
+    except ValueError:
+        return False
+    return True
 
 
 def unconstraining_of(model: pm.Model) -> Any:
