@@ -219,7 +219,7 @@ def sample(
         raise ValueError(f"blocking={blocking!r}: must be True or False")
     if blocking:
         return _run(request, StopRequest())
-    return cast(xr.DataTree, Background(_run, request))  # so that other calls have the type of their result
+    return cast(xr.DataTree, Background(request))  # so that other calls have the type of their result
 
 
 def extend(
@@ -386,8 +386,6 @@ class Background:
 
     Parameters
     ----------
-    run
-        Makes the draws of a request, until the stop request says so.
     request
         The checked arguments.
 
@@ -408,7 +406,7 @@ class Background:
     <pmm.sample in the background: finished, 200 draws of each chain>
     """
 
-    def __init__(self, run: Callable[[Request, StopRequest], xr.DataTree], request: Request):
+    def __init__(self, request: Request):
         self._chunks: list[dict[str, np.ndarray]] = []
         self.progress = "compiling"
         self._result: Future[xr.DataTree] = Future()
@@ -417,7 +415,7 @@ class Background:
         # The context of a with statement is that of its thread.
         model = request.model or request.step.own_model or model_of(None)
         watched = dataclasses.replace(request, model=model, callback=self._see)
-        threading.Thread(target=self._run, args=(run, watched), name="pmm.sample", daemon=True).start()
+        threading.Thread(target=self._go, args=(watched,), name="pmm.sample", daemon=True).start()
 
     def __repr__(self) -> str:
         return f"<pmm.sample in the background: {self.progress}>"
@@ -466,9 +464,9 @@ class Background:
         self._stopped.number = int(signal.SIGINT)
         return self.wait()
 
-    def _run(self, run: Callable[[Request, StopRequest], xr.DataTree], request: Request) -> None:
+    def _go(self, request: Request) -> None:
         try:
-            result = run(request, self._stopped)
+            result = _run(request, self._stopped)
             self.progress = f"finished, {result['posterior'].sizes['draw']} draws of each chain"
             self._result.set_result(result)
             self._chunks = []
