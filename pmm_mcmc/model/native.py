@@ -36,11 +36,6 @@ from pytensor.tensor.math import Dot
 
 from pmm_mcmc.coordinates.numba_op import version_of
 
-__all__ = [
-    "SIGNATURE", "Product", "address_table", "as_pointer", "call_native", "means_something", "native_function",
-    "numba_mode",
-]  # fmt: skip
-
 _DOUBLES = types.CPointer(types.float64)
 # (position, evaluation to fill, table of data addresses and shapes, number of coordinates) -> log density, NaN on
 # failure.  An evaluation starts with the gradient.

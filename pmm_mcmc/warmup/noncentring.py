@@ -22,8 +22,6 @@ from pmm_mcmc.engines.contract import Engine, in_model_coordinates
 from pmm_mcmc.warmup.block import Block, narrowness, past_transient
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
-__all__ = ["NoncentringFit", "noncentring_at", "noncentring_at_starts", "one_sided"]
-
 # Pairs of a block, one gradient each, for all variables together; each has one at least.  With 2, 4 or 8 for each
 # variable seven hierarchies cost the same but for chance.
 _PAIRS = 8
@@ -124,7 +122,16 @@ class NoncentringFit:
             return old, blocks
         at_x = at_x[good]
         of_x = of_x[good]
-        self._look_around(engine, at_x, of_x, old, share=newest / x.shape[1])
+        begin = int((1.0 - newest / x.shape[1]) * (len(at_x) - 1))
+        children = engine.structure.children
+        around = []
+        for child in children:
+            elements = child.shape[-1] if child.kind == "grouped" else 1
+            count = min(max(-(-_PAIRS // len(children)), -(-elements // 2)), _PAIRS)
+            rows = np.unique(np.linspace(begin, len(at_x) - 1, count).astype(int))
+            around.append(_pairs(engine, at_x[rows], of_x[rows], child, old, self.evaluations))
+            self.evaluations += around[-1].shape[1]
+        self.pairs = [*self.pairs[-1:], around]
         pairs = [np.concatenate(arrays, axis=1) for arrays in zip(*self.pairs, strict=True)]
         noncentring = structure.learn(at_x, of_x, pairs, old)
         if structure.signed.size:
@@ -138,21 +145,6 @@ class NoncentringFit:
         cut = window.lp.shape[1] - newest
         earlier_blocks = [Block(*(array[:, :cut] for array in window))] if cut else []
         return noncentring, [*earlier_blocks, Block(*(array[:, cut:] for array in window))]
-
-    def _look_around(
-        self, engine: Engine, x: np.ndarray, of_x: np.ndarray, noncentring: np.ndarray, share: float
-    ) -> None:
-        """Add pairs at the newest ``share`` of draws ``(n, d)`` in order of time."""
-        begin = int((1.0 - share) * (len(x) - 1))
-        children = engine.structure.children
-        newest = []
-        for child in children:
-            elements = child.shape[-1] if child.kind == "grouped" else 1
-            count = min(max(-(-_PAIRS // len(children)), -(-elements // 2)), _PAIRS)
-            rows = np.unique(np.linspace(begin, len(x) - 1, count).astype(int))
-            newest.append(_pairs(engine, x[rows], of_x[rows], child, noncentring, self.evaluations))
-            self.evaluations += newest[-1].shape[1]
-        self.pairs = [*self.pairs[-1:], newest]
 
 
 def one_sided(structure: Structure, z: np.ndarray, gradient: np.ndarray, noncentring: np.ndarray) -> np.ndarray:
@@ -179,7 +171,7 @@ def one_sided(structure: Structure, z: np.ndarray, gradient: np.ndarray, noncent
         left = _misfit_of_shape(coordinates, mirrored, of_mirrored) - here
         sides[i] = left > (THRESHOLDS.misfit - 2.0) * count
         if not sides[i]:
-            log_z, of_log_z = structure.as_logarithms(z, gradient, noncentring, slice(i, i + 1))
+            log_z, of_log_z = structure.as_logarithms(z, gradient, noncentring, np.array([i]))
             of_logarithm = best_coordinates(log_z[:split], of_log_z[:split])
             sides[i] = _misfit_of_shape(of_logarithm, log_z[rows], of_log_z[rows]) < here
     return sides

@@ -115,7 +115,7 @@ def test_a_scale_whose_logarithm_is_normal_has_no_sign():
     gradient = -z
     z[:, scale] = np.arcsinh(np.exp(logarithm))
     gradient[:, scale] = (-logarithm - np.cosh(z[:, scale]) ** -2) / np.tanh(z[:, scale])
-    np.testing.assert_allclose(structure.as_logarithms(z, gradient, noncentring)[1][:, scale], -logarithm)
+    np.testing.assert_allclose(structure.as_logarithms(z, gradient, noncentring, np.arange(1))[1][:, scale], -logarithm)
     assert one_sided(structure, z, gradient, noncentring).all()
 
 
