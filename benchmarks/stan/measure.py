@@ -15,8 +15,6 @@ from stan.database import DIVERGENT, nuts_gradients, programs
 
 import pmm_mcmc as pmm
 
-__all__ = ["DEFAULT", "NUTS", "UNADJUSTED", "measured"]
-
 DEFAULT, UNADJUSTED, NUTS = "default", "unadjusted", "NUTS"
 
 

@@ -32,11 +32,6 @@ from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 from pytensor.tensor.rewriting.ofg import inline_ofg_node
 from scipy.linalg import solve_triangular
 
-__all__ = [
-    "batched_function", "building", "in_numpy", "in_products", "model_cache", "python_function", "python_mode",
-    "state_of",
-]  # fmt: skip
-
 
 class _Cache(dict[str, dict[Any, Any]]):
     """A part of a model that is neither copied nor pickled with it: addresses of machine code mean nothing there."""
