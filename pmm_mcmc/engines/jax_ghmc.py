@@ -193,19 +193,19 @@ def adjusted(kernel: Kernel, p: Parameters, drift: Drift) -> Callable[[Chains, K
         divergence = ratio == 0.0
         if persists:
             below = ~good & far_below(ratio, persistent)
-            outcome = renew_few(below[:, 0], outcome, lambda _, few: _refined(drift, p.alpha, few))
+            outcome = renew_few(below[:, 0], outcome, lambda _, rejected: _refined(drift, p.alpha, rejected))
             divergence = outcome.ratio < DIVERGENCE
-        after = outcome.chains
+        ends = outcome.chains
         if not persists:  # the next one starts from rest, too
-            after = after._replace(factor=jnp.ones_like(after.factor))
+            ends = ends._replace(factor=jnp.ones_like(ends.factor))
         refined = outcome.good & ~good
         counts = Counts(
-            jnp.where(refined, 1.0, jnp.minimum(ratio, 1.0))[:, 0].astype(after.u.dtype),
+            jnp.where(refined, 1.0, jnp.minimum(ratio, 1.0))[:, 0].astype(ends.u.dtype),
             as_count(outcome.n_grad),
             as_count(~outcome.good & divergence),
             as_count(refined),
             as_count(jnp.zeros_like(good)),
         )
-        return after._replace(evaluated=after.u), counts
+        return ends._replace(evaluated=ends.u), counts
 
     return transition

@@ -273,7 +273,7 @@ def _refined(
     def in_substeps(substeps: Array, rows: Array, failed: _Step) -> _Step:
         """Take the steps of some chains; after a substep that fails the others are left out."""
         begin = failed.chains
-        few = draws.of(rows)
+        numbers = draws.of(rows)
         noise_of_step = noise[0][rows], noise[1][rows]
         length = step[rows] / substeps
         limits = p.threshold_of_substep, _limits.limit(p.steepest, substeps / begin.factor, has_velocity)
@@ -281,14 +281,14 @@ def _refined(
         def take_substep(k: Array, carry: tuple[_Step, Pair]) -> tuple[_Step, Pair]:
             previous, noise = carry
             path_noise = _PathNoise(noise[0], noise[1], length * (substeps - k), k == substeps - 1)
-            one, _, beyond = take(previous.chains, few.substep(substeps + k), length, limits, path_noise)
+            one, _, beyond = take(previous.chains, numbers.substep(substeps + k), length, limits, path_noise)
             # Gradients after a failed substep are not counted.
             return choose(previous.good, one._replace(n_grad=previous.n_grad + one.n_grad), previous), beyond
 
         yes = jnp.ones_like(failed.good)
         none_taken = failed._replace(good=yes, by_model=~yes)
         taken = lax.fori_loop(0, substeps, take_substep, (none_taken, noise_of_step))[0]
-        restart = begin._replace(u=begin.evaluated, v=few.velocity() if has_velocity else begin.v)
+        restart = begin._replace(u=begin.evaluated, v=numbers.velocity() if has_velocity else begin.v)
         begin = choose(substeps == SUBSTEPS**MOST_REFINEMENTS, restart, begin)
         return taken._replace(chains=choose(taken.good, taken.chains, begin))
 
