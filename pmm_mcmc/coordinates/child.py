@@ -33,7 +33,8 @@ from pmm_mcmc.coordinates.groups import upper_root
 from pmm_mcmc.coordinates.walk import rows_to_z
 
 __all__ = [
-    "Child", "ChildDraws", "Places", "common", "curvature", "element_to_x", "made_up_for", "or_nan",
+    "Child", "ChildDraws", "Places", "common", "curvature", "element_to_offset", "element_to_x", "made_up_for",
+    "or_nan",
 ]  # fmt: skip
 
 
@@ -53,10 +54,20 @@ def element_to_x(xp: Any, mu: Any, L: Any, a: Any, h: Any, rho: Any, z: Any) -> 
     an intercept makes up for: :math:`H = diag(h) - \rho h h^T / \sum h`.  With ``v = L h sqrt(rho / sum h)`` and
     :math:`q = v / \sqrt D` the root of ``B`` is :math:`C = \sqrt D\,(I - q q^T / (1 + s))`, ``s^2 = 1 - |q|^2``.
     """
+    w, D, s = _offset(xp, mu, L, a, h, rho, z)
+    return mu + L * w, (xp.log(xp.abs(L)) - 0.5 * xp.log(D)).sum() - xp.log(s).sum()
+
+
+def element_to_offset(xp: Any, mu: Any, L: Any, a: Any, h: Any, rho: Any, z: Any) -> tuple[Any, Any]:
+    """Return ``w`` of :func:`element_to_x`, the element of a model that is non-centred by hand, and the determinant."""
+    w, D, s = _offset(xp, mu, L, a, h, rho, z)
+    return w, -0.5 * xp.log(D).sum() - xp.log(s).sum()
+
+
+def _offset(xp: Any, mu: Any, L: Any, a: Any, h: Any, rho: Any, z: Any) -> tuple[Any, Any, Any]:
     D, q, s = _root(xp, L, h, rho)
     e = _stretched(q, 1.0 / (s + s * s), L * (a - h * (mu - rho * common(h, mu))) / xp.sqrt(D))
-    y = _stretched(q, 1.0 / (s + s * s), e + z) / xp.sqrt(D)
-    return mu + L * y, (xp.log(xp.abs(L)) - 0.5 * xp.log(D)).sum() - xp.log(s).sum()
+    return _stretched(q, 1.0 / (s + s * s), e + z) / xp.sqrt(D), D, s
 
 
 def _root(xp: Any, L: Any, h: Any, rho: Any) -> tuple[Any, Any, Any]:
@@ -200,6 +211,8 @@ class Child(NamedTuple):
         Whether it is fully non-centred, whatever draws say.
     location, scale
         Names of the variables that it is non-centred about and scaled by.
+    is_offset
+        Whether the model has ``w`` in its place, as one that is non-centred by hand.
     """
 
     name: str
@@ -209,6 +222,7 @@ class Child(NamedTuple):
     fixed: bool
     location: tuple[str, ...] = ()
     scale: tuple[str, ...] = ()
+    is_offset: bool = False
 
     @property
     def size(self) -> int:
@@ -283,6 +297,13 @@ class Child(NamedTuple):
         if self.kind == "grouped":
             return x.reshape((*x.shape[:-1], -1, self.shape[-1])).mean(axis=-2)
         return common(self.split(parameters)[1], x)
+
+    def effects(self, w: np.ndarray, mu: Any, L: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``mu + L w`` of offsets ``w`` ``(n, m)``, and the log determinants."""
+        if self.kind == "elementwise":
+            return mu + L * w, np.log(np.abs(L)).sum(axis=1)
+        x = mu + w.reshape(mu.shape) @ L.swapaxes(1, 2)
+        return x.reshape(w.shape), mu.shape[1] * _log_diagonal(L)
 
     def fit(self, r: np.ndarray, x: np.ndarray, weight: np.ndarray, H: np.ndarray, swept: bool) -> np.ndarray:
         """Return its parameters by gradients ``r`` of the rest at draws ``x`` ``(n, m)``, and the curvature over pairs.

@@ -3,7 +3,8 @@ r"""How a model is non-centred: the maps between its unconstrained coordinates a
 A position is a flat vector ``(d,)`` in one of three kinds of coordinates, equal in a model without hierarchy:
 
 - ``x``: the unconstrained coordinates of the model.
-- ``p``: as ``x``, with Cholesky factors as standard deviations and correlations (:class:`Factor`).
+- ``p``: as ``x``, with Cholesky factors as standard deviations and correlations (:class:`Factor`), and with effects
+  in place of the offsets of a model that is non-centred by hand.
 - ``z``: where chains move: as ``p``, with variables non-centred (*children*, :mod:`pmm_mcmc.coordinates.child`), with
   some scales that have a sign (:class:`Signs`), and with variables such as an intercept *swept*: what children have in
   common, which these make up for, is added to them.
@@ -252,6 +253,11 @@ class Structure:
         for factor in self._factors:
             p[:, factor.at], more = factor.from_x(x[:, factor.at])
             log_det += more
+        if any(child.is_offset for child in self.children):
+            for child, (mu, L) in zip(self.children, self._scales(p), strict=True):
+                if child.is_offset:
+                    p[:, child.at], of_child = child.effects(p[:, child.at], mu, L)
+                    log_det -= of_child
         return p, log_det
 
     def _to_z(self, x: np.ndarray, noncentring: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[ChildDraws]]:
@@ -262,11 +268,11 @@ class Structure:
             z = p.copy()
             pairs = zip(self.children, self._places.children, self._scales(p), strict=True)
             for child, indices, (mu, L) in pairs:
-                of_child = child.to_z(x[:, child.at], mu, L, noncentring[indices])
+                of_child = child.to_z(p[:, child.at], mu, L, noncentring[indices])
                 z[:, child.at] = of_child.z
                 log_det += of_child.log_det
                 draws.append(of_child)
-            in_common = self._in_common(x, noncentring)
+            in_common = self._in_common(p, noncentring)
             weights = noncentring[self._places.weights].reshape(len(self._swept), in_common.shape[1])
             z[:, self._swept] += in_common @ weights.T
             if self.signed.size:
@@ -276,11 +282,11 @@ class Structure:
                 log_det += more
         return z, log_det, draws
 
-    def _in_common(self, x: np.ndarray, noncentring: np.ndarray) -> np.ndarray:
-        """Return what the elements of each child that sweeps have in common, ``(n, k)``, at ``x`` ``(n, d)``."""
+    def _in_common(self, p: np.ndarray, noncentring: np.ndarray) -> np.ndarray:
+        """Return what the elements of each child that sweeps have in common, ``(n, k)``, at ``p`` ``(n, d)``."""
         pairs = zip(self.children, self._places.children, strict=True)
-        columns = [child.in_common(x[:, child.at], noncentring[i]) for child, i in pairs if child.sweeps]
-        return np.concatenate([np.empty((len(x), 0)), *columns], axis=1)
+        columns = [child.in_common(p[:, child.at], noncentring[i]) for child, i in pairs if child.sweeps]
+        return np.concatenate([np.empty((len(p), 0)), *columns], axis=1)
 
     def unswept(self, noncentring: np.ndarray) -> np.ndarray:
         """Return parameters with which nothing makes up for what elements have in common."""
@@ -332,33 +338,34 @@ class Structure:
         blocks = [self._rests(x[rows], of_x[rows], variance, noncentring) for rows in self._blocks(x)]
         out = noncentring.copy()
         with np.errstate(all="ignore"):
+            p, _ = self._to_p(x)
             triples = zip(range(len(self.children)), self.children, self._places.children, strict=True)
             learnt = [(i, child, indices) for i, child, indices in triples if not child.fixed]
             curvatures = [curvature(*self._changes(i, pairs[i], variance, noncentring)) for i, _, _ in learnt]
             for H, (_, child, indices) in zip(curvatures, learnt, strict=True):
                 if child.sweeps and child.kind == "elementwise":
                     out[indices][child.size : 2 * child.size] = H[:, 0, 0]
-            swept = bool(self._sweep(x, out).any())
+            swept = bool(self._sweep(p, out).any())
             for H, (i, child, indices) in zip(curvatures, learnt, strict=True):
                 r, weight = (np.concatenate(arrays) for arrays in zip(*(block[i] for block in blocks), strict=True))
-                out[indices] = child.fit(r, x[:, child.at], weight, H, swept)
+                out[indices] = child.fit(r, p[:, child.at], weight, H, swept)
             if swept:
-                out[self._places.weights] = self._sweep(x, out).ravel()
+                out[self._places.weights] = self._sweep(p, out).ravel()
             if self.signed.size:
-                out[self._places.log_c] = np.median(self._to_p(x)[0][:, self.signed], axis=0)
+                out[self._places.log_c] = np.median(p[:, self.signed], axis=0)
         return out
 
-    def _sweep(self, x: np.ndarray, noncentring: np.ndarray) -> np.ndarray:
+    def _sweep(self, p: np.ndarray, noncentring: np.ndarray) -> np.ndarray:
         """Return the weights by which swept coordinates follow what elements have in common, at draws ``(n, d)``.
 
         They are 0 of a coordinate that follows less than half, and of all where draws are few.
         """
-        in_common = self._in_common(x, noncentring)
+        in_common = self._in_common(p, noncentring)
         weights = np.zeros((len(self._swept), in_common.shape[1]))
-        if not weights.size or len(x) < _FEWEST:
+        if not weights.size or len(p) < _FEWEST:
             return weights
         moves = in_common - in_common.mean(axis=0)
-        position = x[:, self._swept] - x[:, self._swept].mean(axis=0)
+        position = p[:, self._swept] - p[:, self._swept].mean(axis=0)
         slopes = np.linalg.lstsq(moves, position, rcond=1e-8)[0]
         follows = (position - moves @ slopes).var(axis=0) < _FOLLOWS * position.var(axis=0)
         weights[follows] = -slopes.T[follows]
@@ -372,7 +379,7 @@ class Structure:
         (r, weight), *_ = self._rests(x, of_x, variance, noncentring, i, i + 1)
         (other_r, _), *_ = self._rests(other_x, of_other, variance, noncentring, i, i + 1)
         of_groups = (*weight.shape, -1)
-        dx = (other_x - x)[:, self.children[i].at].reshape(of_groups)
+        dx = (self._to_p(other_x)[0] - self._to_p(x)[0])[:, self.children[i].at].reshape(of_groups)
         dr = (other_r - r).reshape(of_groups)
         usable = np.isfinite(dr).all(axis=(1, 2)) & np.isfinite(dx).all(axis=(1, 2)) & np.isfinite(weight).all(axis=1)
         return dr[usable], dx[usable], weight[usable]
@@ -427,7 +434,9 @@ class Structure:
         for child in self.children:
             about = [f" about {_and(child.location)}"] if child.location else []
             scaled = [f", scaled by {_and(child.scale)}"] if child.scale else []
-            sentences.append(f"{child.name} is sampled non-centred{''.join(about + scaled)}")
+            sentences.append(
+                f"{child.name} is sampled {'partly ' * child.is_offset}non-centred{''.join(about + scaled)}"
+            )
         if by_hand := self._signs.by_hand:
             sentences.append(f"{_and(by_hand)} {'is' if len(by_hand) == 1 else 'are'} sampled with a sign")
         return "; ".join(sentences)
