@@ -47,15 +47,15 @@ from pmm_mcmc.warmup.stein_identity import degrees_of_freedom, standard_error
 
 __all__ = [
     "COLUMNS", "DRAWINGS", "DRAWS", "EQUILIBRATION", "METHODS", "MOST_GROUPED", "NOT_TRUSTED", "SIGNATURE",
-    "THRESHOLDS", "TRUSTED", "UNDECIDED", "WORDS", "Child", "ChildVariable", "Convergence", "FinishedRun", "Folder", "Gathered", "Groups",
-    "LangevinStep", "Law", "LogDensity", "MethodArguments", "Model", "Request", "Result", "ResultTree", "Sampling",
-    "SamplingPlan", "Seed", "Step", "StopRequest", "StoppingRule", "StoreError", "Structure", "Verdict", "as_pointer",
-    "check_count", "check_discrete", "check_free", "check_ndim", "checked", "checked_jax_children",
-    "checked_values", "clock", "console", "convergence", "coords_and_dims", "cores", "count_of_draws", "decode",
-    "degrees_of_freedom", "density_at", "differences", "encode", "flat_names", "fresh_seed", "in_blocks", "judge",
-    "model_cache", "model_of", "model_starts", "noncentred_op", "one_step", "ordered_children", "python_function",
-    "python_mode", "read", "sample", "spread_starts", "standard_error", "starts", "stop_on_signals", "summary",
-    "temper", "unconstraining_of", "verdict", "with_numbers", "write",
+    "THRESHOLDS", "TRUSTED", "UNDECIDED", "WORDS", "Child", "ChildVariable", "Convergence", "FinishedRun", "Folder",
+    "Gathered", "Groups", "LangevinStep", "Law", "LogDensity", "MethodArguments", "Model", "Request", "Result",
+    "ResultTree", "Sampling", "SamplingPlan", "Seed", "Step", "StopRequest", "StoppingRule", "StoreError", "Structure",
+    "Verdict", "as_pointer", "check_count", "check_discrete", "check_free", "check_ndim", "checked",
+    "checked_jax_children", "checked_values", "clock", "console", "convergence", "coords_and_dims", "cores",
+    "count_of_draws", "decode", "degrees_of_freedom", "density_at", "differences", "encode", "flat_names", "fresh_seed",
+    "in_blocks", "judge", "model_cache", "model_of", "model_starts", "noncentred_op", "one_step", "ordered_children",
+    "python_function", "python_mode", "read", "sample", "spread_starts", "standard_error", "starts", "stop_on_signals",
+    "summary", "temper", "unconstraining_of", "verdict", "with_numbers", "write",
 ]  # fmt: skip
 
 

@@ -15,9 +15,9 @@ from stan.database import DIVERGENT, nuts_gradients, programs
 
 import pmm_mcmc as pmm
 
-__all__ = ["DEFAULT", "NUTS", "UNADJUSTED", "measured"]
+__all__ = ["AS_WRITTEN", "DEFAULT", "NUTS", "UNADJUSTED", "measured"]
 
-DEFAULT, UNADJUSTED, NUTS = "default", "unadjusted", "NUTS"
+DEFAULT, UNADJUSTED, AS_WRITTEN, NUTS = "default", "unadjusted", "as written", "NUTS"
 
 
 @cache
@@ -47,8 +47,9 @@ def of_nuts(program: Any, truth: Truth | None, seed: int) -> dict[str, Any]:
 
 
 def ours(program: Any, truth: Truth | None, sampler: str, seed: int) -> dict[str, Any]:
-    """Run ``pmm.sample`` by default, or with unadjusted draws."""
-    density = pmm.LogDensity.from_stan(program.file, program.data)
+    """Run ``pmm.sample`` by default, with unadjusted draws, or without reading a hierarchy."""
+    children: Any = {} if sampler == AS_WRITTEN else None
+    density = pmm.LogDensity.from_stan(program.file, program.data, children=children)
     options: dict[str, Any] = {"adjusted": False} if sampler == UNADJUSTED else {}
 
     def run(**short: int) -> Any:

@@ -177,6 +177,8 @@ class ChildDraws(NamedTuple):
 
     Attributes
     ----------
+    x : (n, m)
+        The child or, of one that is an offset, the effects.
     z : (n, m)
         The child in the coordinates of the chains.
     log_det : (n,)
@@ -188,6 +190,7 @@ class ChildDraws(NamedTuple):
         None.
     """
 
+    x: np.ndarray
     z: np.ndarray
     log_det: np.ndarray
     w: Any
@@ -343,12 +346,12 @@ class Child(NamedTuple):
         if self.kind == "elementwise":
             a, h, rho = self.split(parameters)
             z, log_det, w, B = _element_to_z(mu, L, a, h, rho, x)
-            return ChildDraws(z, log_det, w, mu, L, B)
+            return ChildDraws(x, z, log_det, w, mu, L, B)
         a, H, *rho = self.split(parameters)
         if self.kind == "walk":
             variances, coefficients = L
             z, log_det = rows_to_z(coefficients, variances, mu, a, H, x)
-            return ChildDraws(z, log_det, None, mu, L, None)
+            return ChildDraws(x, z, log_det, None, mu, L, None)
         offset = x.reshape(mu.shape) - mu
         if rho:
             offset = self.turned(offset, *rho)
@@ -358,10 +361,10 @@ class Child(NamedTuple):
         C = or_nan(_upper_root, np.eye(mu.shape[2]) + L.swapaxes(1, 2)[:, None] @ H @ L[:, None])
         z = (w[..., None, :] @ C)[..., 0, :] - or_nan(np.linalg.solve, C, pull[..., None])[..., 0]
         log_det = mu.shape[1] * _log_diagonal(L) - _log_diagonal(C).sum(axis=1)
-        return ChildDraws(z.reshape(len(x), -1), log_det, w, mu, L, C)
+        return ChildDraws(x, z.reshape(len(x), -1), log_det, w, mu, L, C)
 
     def rest(
-        self, draws: ChildDraws, x: np.ndarray, of_x: np.ndarray, of_z: np.ndarray, variance: np.ndarray
+        self, draws: ChildDraws, of_x: np.ndarray, of_z: np.ndarray, variance: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         r"""Return the gradient ``r`` of the rest of the posterior at ``x``, and the weights of its regression on ``x``.
 
@@ -369,10 +372,10 @@ class Child(NamedTuple):
         gradient by ``x`` less that of the prior.  The weights are variances of ``x``: given its parents, under prior
         and parameters; of a vector or a walk those of all draws.
 
-        ``of_x`` and ``of_z`` are gradients of the log density with respect to ``x`` and ``z``, all three of the child's
-        elements ``(n, m)``; ``variance`` ``(m,)`` is that of ``x``.
+        ``of_x`` and ``of_z`` are gradients of the log density with respect to ``x`` and ``z``, of the child's elements
+        ``(n, m)``; ``variance`` ``(m,)`` is that of ``x``.
         """
-        _, _, w, mu, L, B = draws
+        x, _, _, w, mu, L, B = draws
         equal_weights = np.broadcast_to(variance, x.shape)
         if self.kind == "elementwise":
             return (np.sqrt(B) * of_z + w) / L, L * L / B

@@ -247,17 +247,12 @@ class Structure:
         return [slice(begin, begin + n) for begin in range(0, max(len(x), 1), n)]
 
     def _to_p(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``p`` ``(n, d)`` and the log determinant ``(n,)`` of the map from it to ``x``."""
+        """Return ``p`` ``(n, d)``, with offsets, and the log determinant ``(n,)`` of the map from it to ``x``."""
         p = x.copy()
         log_det = np.zeros(len(x))
         for factor in self._factors:
             p[:, factor.at], more = factor.from_x(x[:, factor.at])
             log_det += more
-        if any(child.is_offset for child in self.children):
-            for child, (mu, L) in zip(self.children, self._scales(p), strict=True):
-                if child.is_offset:
-                    p[:, child.at], of_child = child.effects(p[:, child.at], mu, L)
-                    log_det -= of_child
         return p, log_det
 
     def _to_z(self, x: np.ndarray, noncentring: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[ChildDraws]]:
@@ -265,9 +260,13 @@ class Structure:
         draws = []
         with np.errstate(all="ignore"):
             p, log_det = self._to_p(x)
+            laws = self._scales(p)
+            for child, (mu, L) in zip(self.children, laws, strict=True):
+                if child.is_offset:
+                    p[:, child.at], of_effects = child.effects(p[:, child.at], mu, L)
+                    log_det -= of_effects
             z = p.copy()
-            pairs = zip(self.children, self._places.children, self._scales(p), strict=True)
-            for child, indices, (mu, L) in pairs:
+            for child, indices, (mu, L) in zip(self.children, self._places.children, laws, strict=True):
                 of_child = child.to_z(p[:, child.at], mu, L, noncentring[indices])
                 z[:, child.at] = of_child.z
                 log_det += of_child.log_det
@@ -338,7 +337,9 @@ class Structure:
         blocks = [self._rests(x[rows], of_x[rows], variance, noncentring) for rows in self._blocks(x)]
         out = noncentring.copy()
         with np.errstate(all="ignore"):
-            p, _ = self._to_p(x)
+            p = x.copy()
+            for i, child in enumerate(self.children):
+                p[:, child.at] = np.concatenate([block[i][2] for block in blocks])
             triples = zip(range(len(self.children)), self.children, self._places.children, strict=True)
             learnt = [(i, child, indices) for i, child, indices in triples if not child.fixed]
             curvatures = [curvature(*self._changes(i, pairs[i], variance, noncentring)) for i, _, _ in learnt]
@@ -347,12 +348,12 @@ class Structure:
                     out[indices][child.size : 2 * child.size] = H[:, 0, 0]
             swept = bool(self._sweep(p, out).any())
             for H, (i, child, indices) in zip(curvatures, learnt, strict=True):
-                r, weight = (np.concatenate(arrays) for arrays in zip(*(block[i] for block in blocks), strict=True))
-                out[indices] = child.fit(r, p[:, child.at], weight, H, swept)
+                r, weight, at = (np.concatenate(arrays) for arrays in zip(*(block[i] for block in blocks), strict=True))
+                out[indices] = child.fit(r, at, weight, H, swept)
             if swept:
                 out[self._places.weights] = self._sweep(p, out).ravel()
             if self.signed.size:
-                out[self._places.log_c] = np.median(p[:, self.signed], axis=0)
+                out[self._places.log_c] = np.median(self._to_p(x)[0][:, self.signed], axis=0)
         return out
 
     def _sweep(self, p: np.ndarray, noncentring: np.ndarray) -> np.ndarray:
@@ -376,10 +377,10 @@ class Structure:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return changes over its pairs, of the gradient of a child's rest and of its position, and the weights."""
         x, of_x, other_x, of_other = pairs
-        (r, weight), *_ = self._rests(x, of_x, variance, noncentring, i, i + 1)
-        (other_r, _), *_ = self._rests(other_x, of_other, variance, noncentring, i, i + 1)
+        (r, weight, at), *_ = self._rests(x, of_x, variance, noncentring, i, i + 1)
+        (other_r, _, other_at), *_ = self._rests(other_x, of_other, variance, noncentring, i, i + 1)
         of_groups = (*weight.shape, -1)
-        dx = (self._to_p(other_x)[0] - self._to_p(x)[0])[:, self.children[i].at].reshape(of_groups)
+        dx = (other_at - at).reshape(of_groups)
         dr = (other_r - r).reshape(of_groups)
         usable = np.isfinite(dr).all(axis=(1, 2)) & np.isfinite(dx).all(axis=(1, 2)) & np.isfinite(weight).all(axis=1)
         return dr[usable], dx[usable], weight[usable]
@@ -392,13 +393,13 @@ class Structure:
         noncentring: np.ndarray,
         begin: int = 0,
         end: int | None = None,
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return for each child, or some in succession, the gradient of the posterior's rest, and the weights."""
+    ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Return for each child, or some in succession, the gradient of the posterior's rest, weights, and elements."""
         z, _, draws = self._to_z(x, noncentring)
         _, of_z = self.pull_back(z, of_x, noncentring)
         with np.errstate(all="ignore"):
             return [
-                child.rest(of_child, x[:, child.at], of_x[:, child.at], of_z[:, child.at], variance[child.at])
+                (*child.rest(of_child, of_x[:, child.at], of_z[:, child.at], variance[child.at]), of_child.x)
                 for child, of_child in zip(self.children[begin:end], draws[begin:end], strict=True)
             ]
 
