@@ -111,7 +111,7 @@ def stan_density(model: Any, code: str, children: Any) -> PointerDensity:
     function = CFunction(address, int(model.model), model, of_stan=True)
     density = PointerDensity(function, ndim, threads)
     coordinates = _coordinates(model)
-    density.layout = _layout(model, coordinates)
+    density.layout = _layout(model, coordinates, code)
     density.start = _start(model)
     if children is not None or code:
         places = _variables(coordinates)
@@ -146,8 +146,10 @@ def _coordinates(model: Any) -> list[str]:
     return [label_of.get(x, label) for x, label in zip(probe, labels, strict=True)]
 
 
-def _layout(model: Any, coordinates: list[str]) -> ResultTree:
+def _layout(model: Any, coordinates: list[str], code: str) -> ResultTree:
     """Return the map from unconstrained draws to parameters, transformed parameters and generated quantities."""
+    # To make a generator takes longer than the quantities of a small program.
+    is_random = not code or "_rng" in code or "#include" in code
     labels = model.param_names(include_tp=True, include_gq=True)
     places = _variables(labels)
     generates = len(labels) > len(model.param_names(include_tp=True))
@@ -159,9 +161,11 @@ def _layout(model: Any, coordinates: list[str]) -> ResultTree:
         everything = np.empty((len(flat), len(labels)))
         source = flat.ctypes.data
         target = everything.ctypes.data
+        rng = model.new_rng(0) if generates else None
         for i, x in enumerate(flat):
             # The draw is its own seed, so that its generated quantities do not depend on chunks or on a restart.
-            rng = model.new_rng(zlib.crc32(x.tobytes())) if generates else None
+            if generates and is_random:
+                rng = model.new_rng(zlib.crc32(x.tobytes()))
             places_of_draw = (source + i * flat.strides[0], target + i * everything.strides[0])
             if constrain(model.model, True, generates, *places_of_draw, rng and rng.ptr, None):
                 everything[i] = np.nan  # as by an error in generated quantities, which must not end the run
