@@ -8,6 +8,8 @@ from hierarchy_models import some_noncentring
 from pymc.exceptions import SamplingError
 from stan_programs import (
     BRMS,
+    COUNTS,
+    COUNTS_DATA,
     FORMS,
     FORMS_DATA,
     MIXTURE,
@@ -210,6 +212,13 @@ def test_offsets_are_as_they_are_written_at_one_end_and_effects_at_the_other():
     z, _, draws = structure._to_z(x, wholly)
     for child, of_child in zip(structure.children, draws, strict=True):
         np.testing.assert_allclose(z[:, child.at] / np.sqrt(h), of_child.x, rtol=1e-6, atol=1e-6)
+
+
+def test_groups_whose_curvatures_leave_no_digit_begin_as_they_are_written():
+    density = pmm.LogDensity.from_stan(COUNTS, COUNTS_DATA)
+    far = {"sd": [7.0, 7.0], "z": np.full((2, 6), 2.0)}
+    dt = pmm.sample(model=density, initvals=far, **RUN)
+    assert np.isfinite(dt["posterior"]["z"]).all()
 
 
 @pytest.mark.parametrize("which", ["none", "some"])

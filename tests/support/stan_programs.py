@@ -143,3 +143,15 @@ model {
 }
 """
 OFFSETS_DATA = {"G": 3, "group": [1, 2, 3, 1], "x": [1.0, 2.0, 3.0, 0.0]}
+
+# Counts, so far off at some starts that curvatures leave no digit of a group.
+COUNTS = """
+data { int G; array[G] int y; vector[G] x; }
+parameters { vector<lower=0>[2] sd; cholesky_factor_corr[2] L; matrix[2, G] z; }
+transformed parameters { matrix[G, 2] r = (diag_pre_multiply(sd, L) * z)'; }
+model {
+  sd ~ normal(0, 3); to_vector(z) ~ std_normal();
+  y ~ poisson_log(r[, 1] + r[, 2] .* x);
+}
+"""
+COUNTS_DATA = {"G": 6, "y": [1, 0, 2, 1, 3, 0], "x": [0.5, -1.0, 1.5, 0.0, -0.5, 1.0]}
