@@ -196,7 +196,7 @@ def blocks() -> Figure:
 
 
 def workbench() -> Figure:
-    """The comparison of its page."""
+    """Draw the comparison of its page."""
     samplers = {"pmm.sample": "default", "MALA": pmm.MALA(), "ULMC, long steps": pmm.ULMC(step_size=1.0, friction=1.0)}
     options = {"n_grad": 30_000, "seeds": 3, "random_seed": 1, "progressbar": False}
     return pmm.workbench.compare("mixture_4sd", samplers, **options).figure()
