@@ -29,7 +29,6 @@ COSTS = {
     "hierarchies": "minutes a model",
     "ladder": "seconds a run, half a minute for each target: an hour in all; --seeds",
     "many_chains": "minutes a table",
-    "memory": "a quarter of an hour",
     "other_modes": "a quarter of an hour",
     "readme": "nothing: it reads results",
     "sbc": "minutes a model, half a minute for each run of a fault",

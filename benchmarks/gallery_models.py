@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 
-__all__ = ["CHAPTERS", "Chapter"]
-
 # The Six Nations of 2014: home, away, and their scores.  0 Wales, 1 France, 2 Ireland, 3 Scotland, 4 Italy, 5 England.
 HOME = np.array([0, 1, 2, 2, 3, 1, 0, 4, 5, 2, 3, 5, 4, 0, 1])
 AWAY = np.array([4, 5, 3, 0, 5, 4, 1, 3, 2, 4, 1, 0, 5, 3, 2])

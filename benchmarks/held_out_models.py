@@ -16,8 +16,6 @@ import pytensor.tensor as pt
 from gallery_models import _effects
 from targets import _autoregression, _simulated_autoregression
 
-__all__ = ["MODELS", "Held"]
-
 # Nile's discharge at Aswan, 1871 to 1970.
 NILE = np.array(
     "1120 1160 963 1210 1160 1160 813 1230 1370 1140 995 935 1110 994 1020 960 1180 799 958 1140 1100 1210 1150 1250 "

@@ -20,8 +20,6 @@ from pmm_mcmc.workbench.targets.gallery import EFFECT, ERROR, FUNNEL_SD
 from pmm_mcmc.workbench.targets.gallery import MU_SD as SCHOOL_MU_SD
 from pmm_mcmc.workbench.targets.gallery import TAU_SCALE as SCHOOL_TAU_SCALE
 
-__all__ = ["FIELDS", "HIERARCHIES", "PATH", "Hierarchy", "reference"]
-
 PATH = RESULTS / "hierarchies.json"
 FIELDS = tuple(Reference.__dataclass_fields__)
 

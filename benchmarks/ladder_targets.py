@@ -15,8 +15,6 @@ from scipy.integrate import quad
 from scipy.special import logsumexp
 from scipy.stats import halfcauchy, multivariate_normal, norm
 
-__all__ = ["funnel", "logistic", "normal", "phi4", "regression", "schools", "spike", "transfection"]
-
 Y = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
 S = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
 

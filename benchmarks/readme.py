@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from tables import RESULTS, good, lies, ratios, read, refused
 
-__all__ = ["figures"]
-
 # Results, the other sampler in its rows, and how the models begin.
 PEERS = ("scoreboard.json", "nutpie low rank", "posteriordb/"), ("stan.json", "NUTS", "")
 COSTS = {"for_400": "the worst mean has 400 effective draws", "for_400_square": "the worst square has"}

@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["TRUSTED", "about", "append", "read", "told"]
-
 Row = dict[str, Any]
 Rows = list[Row]
 RESULTS = Path(__file__).parent / "results"

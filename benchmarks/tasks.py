@@ -22,8 +22,6 @@ from typing import Any
 
 from tables import Row, Rows, about, append, key, read, status, told
 
-__all__ = ["Task", "chosen", "failure", "main", "rows_of"]
-
 Measure = Callable[[str, str, int], Row]
 
 

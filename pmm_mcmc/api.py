@@ -34,7 +34,7 @@ from pmm_mcmc.run.driver import Gathered, Groups, StopRequest, stop_on_signals
 from pmm_mcmc.run.findings import unconstraining_of, verdict
 from pmm_mcmc.run.phases import Sampling
 from pmm_mcmc.run.plan import SamplingPlan, cores
-from pmm_mcmc.run.request import Model, Request, Seed, Step, check_count, fresh_seed, one_step
+from pmm_mcmc.run.request import Model, Request, Seed, Step, check_count, fresh_seed
 from pmm_mcmc.run.sample import sample
 from pmm_mcmc.run.stopping import DRAWS, StoppingRule
 from pmm_mcmc.run.storage.checkpoint import decode, encode
@@ -53,7 +53,7 @@ __all__ = [
     "Verdict", "as_pointer", "check_count", "check_discrete", "check_free", "check_ndim", "checked",
     "checked_jax_children", "checked_values", "clock", "console", "convergence", "coords_and_dims", "cores",
     "count_of_draws", "decode", "degrees_of_freedom", "density_at", "differences", "encode", "flat_names", "fresh_seed",
-    "in_blocks", "judge", "model_cache", "model_of", "model_starts", "noncentred_op", "one_step", "ordered_children",
+    "in_blocks", "judge", "model_cache", "model_of", "model_starts", "noncentred_op", "ordered_children",
     "python_function", "python_mode", "read", "sample", "spread_starts", "standard_error", "starts", "stop_on_signals",
     "summary", "temper", "unconstraining_of", "verdict", "with_numbers", "write",
 ]  # fmt: skip

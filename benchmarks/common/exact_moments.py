@@ -16,8 +16,6 @@ import numpy as np
 from pmm_mcmc.workbench import targets as workbench
 from pmm_mcmc.workbench.targets import gallery
 
-__all__ = ["TARGETS", "Reference", "bent_pairs", "funnel", "gaussian", "of_gallery"]
-
 PATH = Path(gallery.__file__).parent / "data" / "references.json"
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["STATISTICS", "gradients_to"]
-
 LIMIT = 0.01
 STATISTICS = {"b2_max": np.max, "b2_avg": np.mean}
 

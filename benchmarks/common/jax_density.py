@@ -12,8 +12,6 @@ import pytensor
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pymc.pytensorf import join_nonshared_inputs, rewrite_pregrad
 
-__all__ = ["jax_log_density", "starts"]
-
 
 def jax_log_density(model: pm.Model) -> Callable[[Any], Any]:
     """Log density of a model over its raveled unconstrained variables, ``f(x) -> scalar``, in double precision.

@@ -22,8 +22,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 
-__all__ = ["NumPyroNUTS", "Run", "build"]
-
 # The length that the tuner of MCLMC is told, of which it spends a third: 6.7 thousand gradients.
 TUNER_STEPS = 10_000
 CHUNK = 500  # draws in one call of a compiled loop

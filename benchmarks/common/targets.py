@@ -32,14 +32,6 @@ from models import breast_cancer, galaxies, negative_binomial_glm, poisson_glm
 
 from pmm_mcmc.workbench import targets as gallery
 
-__all__ = [
-    "TARGETS",
-    "Reference",
-    "Target",
-    "reference",
-    "school_moments",
-]
-
 PATH = Path(__file__).parent / "target_references.json"
 LATENT_LENGTH, VOLATILITY_LENGTH = 120, 500
 

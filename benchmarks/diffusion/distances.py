@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-__all__ = ["NAMES", "Distances", "compared", "table"]
-
 NAMES = ("SW2", "FD features", "FD pixels", "NLL excess")
 _PROJECTIONS = 100
 

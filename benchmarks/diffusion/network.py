@@ -11,8 +11,6 @@ from jax import lax
 
 from pmm_mcmc.diffusion import DiffusionSchedule
 
-__all__ = ["Trained", "train"]
-
 _WIDTH, _BLOCKS, _WAVES, _BATCH, _RATE = 192, 3, 16, 256, 2e-3
 
 

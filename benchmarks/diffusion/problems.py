@@ -14,8 +14,6 @@ from sklearn.neural_network import MLPClassifier
 
 from pmm_mcmc.diffusion import DiffusionSchedule
 
-__all__ = ["Mixture", "digit_features", "digits", "fitted"]
-
 
 @cache
 def digits() -> tuple[np.ndarray, np.ndarray]:

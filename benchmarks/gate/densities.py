@@ -23,8 +23,6 @@ from scoreboard.truth import Truth, from_reference
 
 from pmm_mcmc.workbench.targets.gallery import RING, ROSENBROCK_NOISE, draw_ring, draw_rosenbrock
 
-__all__ = ["DENSITIES"]
-
 Exact = tuple[pm.Model, Truth]
 
 

@@ -7,8 +7,6 @@ from scoreboard.entries import ENTRIES as SCOREBOARD
 from scoreboard.entries import HELD as ODD_HELD
 from scoreboard.entries import Entry
 
-__all__ = ["ENTRIES", "FAMILIES", "HELD", "NARROW", "QUICK"]
-
 
 def _density(name: str) -> Entry:
     return Entry(lambda: DENSITIES[name].exact()[0], lambda: DENSITIES[name].exact()[1])

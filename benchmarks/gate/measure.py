@@ -14,8 +14,6 @@ from scoreboard.truth import Truth
 
 import pmm_mcmc as pmm
 
-__all__ = ["ADJUSTED", "KINDS", "UNADJUSTED", "measured"]
-
 KINDS = ADJUSTED, UNADJUSTED = "adjusted", "unadjusted"
 
 

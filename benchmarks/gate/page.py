@@ -10,8 +10,6 @@ from gate.measure import ADJUSTED, KINDS, UNADJUSTED
 from posteriors import BIASED
 from tables import TRUSTED, Rows, good, grouped, key, lies, lists, median, medians, refused, states
 
-__all__ = ["page"]
-
 HEADER = f"""\
 python -m benchmarks gate: pmm.sample() with adjusted draws (A) and without (U), 4 chains of 1000 draws, by default.
 

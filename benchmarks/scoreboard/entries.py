@@ -20,8 +20,6 @@ from scoreboard.posteriordb import POSTERIORS
 from scoreboard.published import PUBLISHED, banana_moments
 from scoreboard.truth import PATHS, Truth, from_reference, read, stored
 
-__all__ = ["ENTRIES", "HELD", "ODD", "QUICK", "Entry"]
-
 # Whoever tunes or fits a threshold looks at every other one of these, from the first; the rest is held out, and is only
 # reported.  Those on which a fault of the verdict was known when the list was made are of the first half.
 ODD = (

@@ -34,8 +34,6 @@ from pmm_mcmc.diagnostics.reading import two_errors
 from pmm_mcmc.diagnostics.summary import bias_table
 from pmm_mcmc.model.outputs import model_layout
 
-__all__ = ["PEERS", "SCHEMES", "measured"]
-
 # Options of ``pmm.sample``; a step is made within the model.
 SCHEMES: dict[str, Callable[[], dict[str, Any]]] = {
     "default": lambda: {},

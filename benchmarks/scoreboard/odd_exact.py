@@ -16,8 +16,6 @@ from scoreboard.truth import Truth
 
 from pmm_mcmc.model.result_tree import flat_names
 
-__all__ = ["EXACT"]
-
 Powers = tuple[Any, Any, Any]
 
 

@@ -15,8 +15,6 @@ from gallery_models import _effects
 from held_out_models import _grid
 from pymc.distributions import transforms
 
-__all__ = ["SAMPLED", "Sampled"]
-
 
 class Sampled(NamedTuple):
     """A model, and the variables that are judged; ``twin`` says whether it has a form non-centred by hand."""

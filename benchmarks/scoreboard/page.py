@@ -8,8 +8,6 @@ from scoreboard.entries import ENTRIES, HELD
 from scoreboard.measure import SCHEMES
 from tables import TRUSTED, Rows, good, grouped, lies, lists, median, medians, ratios, refused, states
 
-__all__ = ["page"]
-
 HEADER = """\
 python -m benchmarks scoreboard: 4 chains of 1000 draws; one line a model and sampler, over seeds.
 

@@ -20,8 +20,6 @@ import pytensor.tensor as pt
 from pymc.distributions import transforms
 from scoreboard.time_series import ARMA, HMM, ODE
 
-__all__ = ["POSTERIORS", "Posterior"]
-
 DATA = Path(__file__).parent / "data"
 
 

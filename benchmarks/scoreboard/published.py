@@ -16,8 +16,6 @@ import pytensor.tensor as pt
 from exact_moments import Reference, bent_pairs
 from scoreboard.posteriordb import data
 
-__all__ = ["PUBLISHED", "banana_moments"]
-
 
 def brownian_motion() -> pm.Model:
     observed = data("brownian_motion").observed.astype(float)

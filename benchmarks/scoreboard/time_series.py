@@ -16,8 +16,6 @@ import pytensor.tensor as pt
 from pymc.distributions import transforms
 from targets import linear_recurrence
 
-__all__ = ["ARMA", "HMM", "ODE"]
-
 
 def ark(d: Any) -> pm.Model:
     lags = np.column_stack([d.y[d.K - k - 1 : d.T - k - 1] for k in range(d.K)])

@@ -21,8 +21,6 @@ from tables import RESULTS
 
 from pmm_mcmc.model.result_tree import flat_names
 
-__all__ = ["PATHS", "Truth", "flat_labels", "from_reference", "kept", "read", "stored"]
-
 FILES = {"held_out": "held_out_hierarchies"}
 FAMILIES = ("posteriordb", "odd", "published", "held_out", "gallery", "hierarchies")
 PATHS = {family: RESULTS / f"{FILES.get(family, family)}.json" for family in FAMILIES}

@@ -15,8 +15,6 @@ from scoreboard.truth import Truth, kept
 
 from pmm_mcmc.doors.stan import stan_program
 
-__all__ = ["HERE", "Program", "nuts_gradients", "programs"]
-
 HERE = Path(__file__).parent / "programs"
 # Ten times as many draws as by default, with shorter steps; converged by its own account, it is a reference.
 LONG = {"chains": 4, "warmup": 2_000, "samples": 10_000, "delta": 0.99, "seed": 99, "refresh": 0}

@@ -15,8 +15,6 @@ from stan.database import DIVERGENT, nuts_gradients, programs
 
 import pmm_mcmc as pmm
 
-__all__ = ["AS_WRITTEN", "DEFAULT", "NUTS", "UNADJUSTED", "measured"]
-
 DEFAULT, UNADJUSTED, AS_WRITTEN, NUTS = "default", "unadjusted", "as written", "NUTS"
 
 

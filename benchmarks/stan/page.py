@@ -7,8 +7,6 @@ from posteriors import BIASED
 from stan.measure import AS_WRITTEN, DEFAULT, NUTS, UNADJUSTED
 from tables import TRUSTED, Rows, errors_in_words, good, lies, ratios, refused, states
 
-__all__ = ["page"]
-
 HEADER = f"""\
 python -m benchmarks stan PATH: Stan programs of a checkout of posteriordb, 4 chains of 1000 draws, by default.
 

@@ -20,8 +20,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Coordinates", "affine_scale", "best_coordinates", "diagonal_scale", "misfit", "refitted"]
-
 
 class Coordinates(NamedTuple):
     r"""The map from whitened coordinates ``y`` to those in which chains move, ``z = centre + W y``.
@@ -202,7 +200,6 @@ def _most_directions(n: int, d: int) -> int:
 
 
 def _diagonal(position: np.ndarray, gradient: np.ndarray) -> Coordinates:
-    """Return diagonal coordinates."""
     return Coordinates(*diagonal_scale(position, gradient, np.ones(position.shape[1])))
 
 

@@ -32,11 +32,6 @@ from pmm_mcmc.coordinates.affine import MOST_DENSE
 from pmm_mcmc.coordinates.groups import upper_root
 from pmm_mcmc.coordinates.walk import rows_to_z
 
-__all__ = [
-    "Child", "ChildDraws", "Places", "common", "curvature", "element_to_offset", "element_to_x", "made_up_for",
-    "or_nan",
-]  # fmt: skip
-
 
 def element_to_x(xp: Any, mu: Any, L: Any, a: Any, h: Any, rho: Any, z: Any) -> tuple[Any, Any]:
     r"""Return elements ``x`` and the log determinant of the map; ``xp`` is the namespace of NumPy, JAX or PyTensor.
@@ -86,16 +81,6 @@ def _stretched(q: Any, factor: Any, y: Any) -> Any:
 def common(h: Any, x: Any) -> Any:
     """Return what elements have in common: their mean ``(..., 1)`` with weights ``h``."""
     return (h * x).sum(axis=-1, keepdims=True) / (h.sum() + _SMALL)
-
-
-def _element_to_z(mu: Any, L: Any, a: Any, h: Any, rho: Any, x: Any) -> tuple[Any, Any, Any, Any]:
-    """Return ``z``, the log determinant of the way back, ``w`` and the diagonal of ``B``, at positions ``(n, m)``."""
-    D, q, s = _root(np, L, h, rho)
-    w = (x - mu) / L
-    e = _stretched(q, 1.0 / (s + s * s), L * (a - h * (mu - rho * common(h, mu))) / np.sqrt(D))
-    z = _stretched(q, -1.0 / (1.0 + s), np.sqrt(D) * w) - e
-    log_det = np.log(np.abs(L)).sum(axis=1) - 0.5 * np.log(D).sum(axis=1) - np.log(s)[:, 0]
-    return z, log_det, w, D * (1.0 - q * q)
 
 
 # Ridge of the mean gradient: 0 counts for so many draws.
@@ -345,8 +330,12 @@ class Child(NamedTuple):
         """Return ``z`` of the child's elements ``x`` ``(n, m)``, given location and scale, with what it is made of."""
         if self.kind == "elementwise":
             a, h, rho = self.split(parameters)
-            z, log_det, w, B = _element_to_z(mu, L, a, h, rho, x)
-            return ChildDraws(x, z, log_det, w, mu, L, B)
+            D, q, s = _root(np, L, h, rho)
+            w = (x - mu) / L
+            e = _stretched(q, 1.0 / (s + s * s), L * (a - h * (mu - rho * common(h, mu))) / np.sqrt(D))
+            z = _stretched(q, -1.0 / (1.0 + s), np.sqrt(D) * w) - e
+            log_det = np.log(np.abs(L)).sum(axis=1) - 0.5 * np.log(D).sum(axis=1) - np.log(s)[:, 0]
+            return ChildDraws(x, z, log_det, w, mu, L, D * (1.0 - q * q))
         a, H, *rho = self.split(parameters)
         if self.kind == "walk":
             variances, coefficients = L

@@ -23,8 +23,6 @@ from numba import carray
 
 from pmm_mcmc.coordinates.numba_op import NATIVE, NumbaMap, applied, version_of
 
-__all__ = ["noncentred_groups", "upper_root"]
-
 _loop = numba.njit(error_model="numpy")
 
 

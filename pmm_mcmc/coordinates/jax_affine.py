@@ -12,8 +12,6 @@ from jax import lax
 
 from pmm_mcmc.coordinates.affine import MOST_DENSE, MOST_DIRECTIONS, Coordinates
 
-__all__ = ["JaxCoordinates"]
-
 
 class JaxCoordinates(NamedTuple):
     """The map ``z = centre + W y`` with ``W`` of any form in arrays of fixed shape: one compiled function serves all.

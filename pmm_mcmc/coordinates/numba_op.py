@@ -19,8 +19,6 @@ from pytensor.link.jax.ops import JAXOp
 from pytensor.link.numba.dispatch.basic import register_funcify_default_op_cache_key
 from pytensor.tensor.blockwise import Blockwise
 
-__all__ = ["NATIVE", "NumbaMap", "applied", "version_of"]
-
 # Of a C function of two lengths, the inputs in one row and the outputs in one row, each by its address.
 NATIVE = types.void(*[types.CPointer(types.int64)] * 2, *[types.CPointer(types.float64)] * 2)
 

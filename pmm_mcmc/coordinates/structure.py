@@ -22,8 +22,6 @@ import numpy as np
 
 from pmm_mcmc.coordinates.child import Child, ChildDraws, Places, curvature
 
-__all__ = ["Factor", "Signs", "Structure"]
-
 
 class Signs(NamedTuple):
     """Which scales have a sign, and what changes sign with them.
@@ -51,28 +49,6 @@ class Signs(NamedTuple):
     def none(cls, d: int) -> Signs:
         """Return that no scale of ``d`` coordinates has a sign."""
         return cls(np.zeros(0, int), np.zeros((d, 0), int), ())
-
-    def positive(self, z: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the same points as ``z`` ``(..., d)`` with positive scales, and the gradients there."""
-        # A last 1 is the sign of -1, that is of no scale.
-        sign = np.where(np.concatenate([z, np.ones_like(z[..., :1])], axis=-1) < 0.0, -1.0, 1.0)
-        flip = sign[..., self.flips].prod(axis=-1)
-        return z * flip, gradient * flip
-
-    def with_sign(self, logarithm: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``v`` of logarithms ``(n, k)`` of scales, and the log determinants ``(n,)`` of the way back."""
-        s = np.exp(logarithm)
-        return np.arcsinh(s / c), (0.5 * np.log(s * s + c * c) - logarithm).sum(axis=1)
-
-    def as_logarithms(self, z: np.ndarray, gradient: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``z`` ``(..., d)`` with the logarithms of its positive scales, and gradients of its log density."""
-        z = z.copy()
-        gradient = gradient.copy()
-        v = z[..., self.signed]
-        gradient[..., self.signed] = np.tanh(v) * gradient[..., self.signed] + np.cosh(v) ** -2
-        with np.errstate(divide="ignore"):
-            z[..., self.signed] = np.log(c * np.sinh(v))
-        return z, gradient
 
 
 class Factor(NamedTuple):
@@ -275,10 +251,11 @@ class Structure:
             weights = noncentring[self._places.weights].reshape(len(self._swept), in_common.shape[1])
             z[:, self._swept] += in_common @ weights.T
             if self.signed.size:
-                z[:, self.signed], more = self._signs.with_sign(
-                    p[:, self.signed], np.exp(noncentring[self._places.log_c])
-                )
-                log_det += more
+                logarithm = p[:, self.signed]
+                c = np.exp(noncentring[self._places.log_c])
+                s = np.exp(logarithm)
+                z[:, self.signed] = np.arcsinh(s / c)
+                log_det += (0.5 * np.log(s * s + c * c) - logarithm).sum(axis=1)
         return z, log_det, draws
 
     def _in_common(self, p: np.ndarray, noncentring: np.ndarray) -> np.ndarray:
@@ -304,7 +281,12 @@ class Structure:
 
     def folded(self, z: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the same points as ``z`` ``(..., d)`` with positive scales, and the gradients there."""
-        return self._signs.positive(z, gradient) if self.signed.size else (z, gradient)
+        if not self.signed.size:
+            return z, gradient
+        # A last 1 is the sign of -1, that is of no scale.
+        sign = np.where(np.concatenate([z, np.ones_like(z[..., :1])], axis=-1) < 0.0, -1.0, 1.0)
+        flip = sign[..., self._signs.flips].prod(axis=-1)
+        return z * flip, gradient * flip
 
     def diagnostic_coordinates(
         self, z: np.ndarray, gradient: np.ndarray, noncentring: Any
@@ -312,7 +294,20 @@ class Structure:
         """Return ``z`` with logarithms of positive scales, for diagnostics and store, and gradients of its density."""
         if not self.signed.size:
             return z, gradient
-        return self._signs.as_logarithms(*self.folded(z, gradient), np.exp(noncentring[self._places.log_c]))
+        return self.as_logarithms(*self.folded(z, gradient), noncentring, np.arange(len(self.signed)))
+
+    def as_logarithms(
+        self, z: np.ndarray, gradient: np.ndarray, noncentring: Any, which: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``z`` ``(..., d)`` with logarithms of some positive signed scales, and gradients of its density."""
+        z = z.copy()
+        gradient = gradient.copy()
+        scales = self.signed[which]
+        v = z[..., scales]
+        gradient[..., scales] = np.tanh(v) * gradient[..., scales] + np.cosh(v) ** -2
+        with np.errstate(divide="ignore"):
+            z[..., scales] = np.log(np.exp(noncentring[self._places.log_c][which]) * np.sinh(v))
+        return z, gradient
 
     def displaced(self, x: np.ndarray, child: Child, noncentring: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return ``z`` of positions ``x`` ``(n, d)``, every element of a child a little to a random side."""

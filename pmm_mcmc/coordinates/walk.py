@@ -44,8 +44,6 @@ from numba import carray
 
 from pmm_mcmc.coordinates.numba_op import NATIVE, NumbaMap, applied, version_of
 
-__all__ = ["noncentred_walk", "rows_to_z"]
-
 SHAPES = "(p),(n),(n),(n),(n),(n)->(n),()"
 
 

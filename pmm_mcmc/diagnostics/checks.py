@@ -86,20 +86,15 @@ def r_hat(run: Run) -> Reason | None:
     if reason is None:
         return reason
     temper = "use pmm.temper(), which moves between modes, or reparametrise"
-    if _keep_apart(run, str(reason.parameter)):
+    draws = run.parameters.draws_of(str(reason.parameter))
+    ordered = draws[np.argsort(draws.mean(axis=1))]
+    below = np.maximum.accumulate(ordered.max(axis=1))[:-1]
+    above = np.minimum.accumulate(ordered.min(axis=1)[::-1])[::-1][1:]
+    if (below < above).any():  # groups of chains between which draws do not overlap
         return replace(reason, remedy=f"chains keep apart: {temper}")
     if reason.value is not None and reason.value > _APART:
         return replace(reason, remedy=f"chains may be in separate modes: {temper}; if there is one mode, draw more")
     return reason
-
-
-def _keep_apart(run: Run, label: str) -> bool:
-    """Return whether the chains are in groups between which the draws of a parameter do not overlap."""
-    values = run.parameters.draws_of(label)
-    ordered = values[np.argsort(values.mean(axis=1))]
-    below = np.maximum.accumulate(ordered.max(axis=1))[:-1]
-    above = np.minimum.accumulate(ordered.min(axis=1)[::-1])[::-1][1:]
-    return bool((below < above).any())
 
 
 def errors_of_mean(run: Run) -> pd.Series:
@@ -525,6 +520,5 @@ def ladder_description(ladder: xr.DataTree | None, trusted: bool) -> str:
 
 
 def _weights(ladder: xr.DataTree) -> np.ndarray:
-    """Return the weights of the modes."""
     weight = np.asarray(ladder["mode_weight"].values)
     return weight[np.isfinite(weight)]

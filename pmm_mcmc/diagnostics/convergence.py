@@ -58,7 +58,9 @@ def _by_block(values: np.ndarray, statistics: Callable[[np.ndarray], np.ndarray]
 def _of_block(block: np.ndarray) -> np.ndarray:
     """Return the three statistics of finite ``(p, chain, draw)``."""
     p, chains, _ = block.shape
-    scores, folded = _normal_scores(_split(block))
+    halves = _split(block)
+    scores, median = _scores(halves)
+    folded, _ = _scores(np.abs(halves - median[:, None, None]))
     with np.errstate(all="ignore"):  # constants have no r_hat
         r_hat = np.fmax(_r_hat(scores), _r_hat(folded)) if chains > 1 else np.full(p, np.nan)
         return np.stack([r_hat, _ess(scores), _mcse(block)])
@@ -74,12 +76,6 @@ def _split(x: np.ndarray) -> np.ndarray:
     """Return the first halves of ``(p, chain, draw)``, then the second ones, as chains."""
     half = x.shape[2] // 2
     return np.concatenate([x[..., :half], x[..., x.shape[2] - half :]], axis=1)
-
-
-def _normal_scores(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return normal scores of the ranks of ``(p, chain, draw)`` by parameter, and of distances from the median."""
-    scores, median = _scores(x)
-    return scores, _scores(np.abs(x - median[:, None, None]))[0]
 
 
 def _scores(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

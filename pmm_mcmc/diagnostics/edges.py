@@ -78,7 +78,9 @@ def largest_jump(draws: np.ndarray, density: Density, rounding: float = 1e-10) -
             # The first halves of the chosen segments, then the second ones.
             start = np.concatenate([start[chosen], middle])
             end = np.concatenate([middle, end[chosen]])
-            halved_error = _trapezoidal_error(start, end)
+            d = start.shape[1] // 2
+            gradients = (start + end)[:, 1 + d :]
+            halved_error = np.abs(end[:, 0] - start[:, 0] - 0.5 * (gradients * (end - start)[:, 1 : 1 + d]).sum(axis=1))
             persists = halved_error > _PERSISTS * np.tile(error[chosen], 2)
             persisted = np.where(persists, np.tile(persisted[chosen], 2) + 1, 0)
             left = halved_error > THRESHOLDS.jump + rounding * np.maximum(np.abs(start[:, 0]), np.abs(end[:, 0]))
@@ -125,13 +127,6 @@ def _evaluated(x: np.ndarray, density: Density) -> np.ndarray:
     """Return log densities, positions and gradients side by side: ``(n, 1 + 2 d)``."""
     lp, gradient = density(x)
     return np.column_stack([lp, x, gradient])
-
-
-def _trapezoidal_error(start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Return the absolute errors ``(n,)`` of the trapezoidal rule on segments, NaN where something is not finite."""
-    d = start.shape[1] // 2
-    gradients = (start + end)[:, 1 + d :]
-    return np.abs(end[:, 0] - start[:, 0] - 0.5 * (gradients * (end - start)[:, 1 : 1 + d]).sum(axis=1))
 
 
 # Distances of the places on a line, in spreads of the draws.

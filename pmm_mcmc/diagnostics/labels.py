@@ -130,7 +130,7 @@ def nearest_to(
     nearest = dict(values)
     orders = []
     free = {name for exchange in exchanges if exchange.signs for name in exchange.axes}
-    for exchange in _labels_first(exchanges):
+    for exchange in sorted(exchanges, key=lambda exchange: exchange.signs):
         order = _signs(pivot, nearest, exchange) if exchange.signs else _order(pivot, nearest, exchange, free)
         nearest |= exchange.in_order(nearest, order)
         orders.append(order)
@@ -179,10 +179,6 @@ def _order(pivot: Values, values: Values, exchange: Exchange, free: set[str]) ->
     return np.array([linear_sum_assignment(each)[1] for each in np.minimum(as_they_are, reflected)])
 
 
-def _labels_first(exchanges: Sequence[Exchange]) -> list[Exchange]:
-    return sorted(exchanges, key=lambda exchange: exchange.signs)
-
-
 def labels_of(posterior: xr.Dataset) -> list[Exchange]:
     """Return what is exchangeable by the findings of a result, unless its draws are relabelled."""
     if posterior.attrs.get(_RELABELLED):
@@ -205,7 +201,7 @@ def relabelled(posterior: xr.Dataset, exchanges: Sequence[Exchange], pivot: tupl
     centre = {name: array.mean(axis=0) for name, array in about_draw.items()}
     nearest, orders = nearest_to(centre, values, exchanges)
     new = {name: arrays[name].copy(data=nearest[name].reshape(arrays[name].shape)) for name in names}
-    for exchange, order in zip(_labels_first(exchanges), orders, strict=True):
+    for exchange, order in zip(sorted(exchanges, key=lambda one: one.signs), orders, strict=True):
         dims = {arrays[name].dims[2 + axis] for name, axes in exchange.axes.items() for axis in axes}
         for name, variable in posterior.data_vars.items():
             axes = [axis - 2 for axis, dim in enumerate(variable.transpose("chain", "draw", ...).dims) if dim in dims]

@@ -21,17 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.diagnostics.mode_mass import (
-    Maximum,
-    Region,
-    chain_mass,
-    distinct,
-    follows_gradient,
-    gaussian_about,
-    half_log_determinant,
-    slab_log_masses,
-    weighed,
-)
+from pmm_mcmc.diagnostics import mode_mass
 from pmm_mcmc.diagnostics.thresholds import SEARCH
 from pmm_mcmc.warmup.ascent import Ascents, Density
 
@@ -75,19 +65,8 @@ class OtherModes(NamedTuple):
 DIP = 0.2
 
 
-def search_modes(
-    space: SearchSpace, prior: np.ndarray, rng: np.random.Generator, maxima: np.ndarray | None = None
-) -> tuple[OtherModes, np.ndarray]:
-    """Return the modes that the draws of a ``space`` are not in, and their maxima ``(m, d)``, the model's positions.
-
-    Draws of the ``prior`` ``(n, d)``, if there are any, are among the candidates; ascents start from ``maxima``
-    ``(n, d)`` too.
-    """
-    return _ModeSearch(space, rng).run(prior, maxima)
-
-
-class _ModeSearch:
-    """A search; positions ``y`` are whitened."""
+class ModeSearch:
+    """A search for modes that the draws of a ``space`` are not in; positions ``y`` are whitened."""
 
     def __init__(self, space: SearchSpace, rng: np.random.Generator):
         self._space = space
@@ -101,15 +80,19 @@ class _ModeSearch:
         self._log_chains = np.nan
         if len(self._some):
             places = rng.standard_normal((SEARCH.draws, space.d))
-            self._log_chains = chain_mass(space.lp, space.draws, self._some, self._lp_of_some, places)
+            self._log_chains = mode_mass.chain_mass(space.lp, space.draws, self._some, self._lp_of_some, places)
         self._random_places = np.empty((0, space.d)), np.empty(0)
 
     @property
     def _left(self) -> int:
         return self._limit + self._begun - self._space.spent
 
-    def run(self, prior: np.ndarray, maxima: np.ndarray | None) -> tuple[OtherModes, np.ndarray]:
-        """Return the other modes and their maxima."""
+    def run(self, prior: np.ndarray, maxima: np.ndarray | None = None) -> tuple[OtherModes, np.ndarray]:
+        """Return the other modes, and their maxima ``(m, d)``, the model's positions.
+
+        Draws of the ``prior`` ``(n, d)``, if there are any, are among the candidates; ascents start from ``maxima``
+        ``(n, d)`` too.
+        """
         space = self._space
         nothing = np.empty((0, space.d))
         if not np.isfinite(self._log_chains):
@@ -117,7 +100,15 @@ class _ModeSearch:
         starts = self._starts(prior)
         if maxima is not None:
             starts = np.concatenate([space.whiten(maxima), starts])
-        reached = self._reached(starts)
+        reached: list[mode_mass.Maximum] = []
+        for i in range(0, len(starts), SEARCH.ascents_together):
+            group = starts[i : i + SEARCH.ascents_together]
+            ends = reached and self._left < (1.0 - SEARCH.ascent_share) * self._limit
+            if ends or self._left < len(group) * SEARCH.least_ascent:
+                break
+            reached += mode_mass.distinct(self._space.maxima(group, self._left), reached)
+        if not reached:  # of many coordinates, or a density without a bound, one may be all that ends
+            reached = self._space.maxima(starts[:1], SEARCH.gradients)
         if not reached:
             return self._outcome(np.nan, "no ascent ended within its gradients"), nothing
         regions, doubt = self._unvisited(reached)
@@ -170,24 +161,13 @@ class _ModeSearch:
         highest = np.argsort(-self._lp_of_some)[: SEARCH.chain_ascents]
         return np.concatenate([self._some[highest], y[best]])
 
-    def _reached(self, starts: np.ndarray) -> list[Maximum]:
-        """Return the maxima that ascents reach from some of the ``starts``, and from one at least."""
-        reached: list[Maximum] = []
-        for i in range(0, len(starts), SEARCH.ascents_together):
-            group = starts[i : i + SEARCH.ascents_together]
-            ends = reached and self._left < (1.0 - SEARCH.ascent_share) * self._limit
-            if ends or self._left < len(group) * SEARCH.least_ascent:
-                break
-            reached += distinct(self._space.maxima(group, self._left), reached)
-        if not reached:  # of many coordinates, or a density without a bound, one may be all that ends
-            reached = self._space.maxima(starts[:1], SEARCH.gradients)
-        return reached
-
     # -- which maxima are modes that no chain visits -------------------------------------------------------------------
 
-    def _unvisited(self, reached: list[Maximum]) -> tuple[list[tuple[Maximum, Region]], str]:
+    def _unvisited(
+        self, reached: list[mode_mass.Maximum]
+    ) -> tuple[list[tuple[mode_mass.Maximum, mode_mass.Region]], str]:
         """Return the maxima in whose regions draws are missing, and why others are undecided, if any are."""
-        regions: list[tuple[Maximum, Region]] = []
+        regions: list[tuple[mode_mass.Maximum, mode_mass.Region]] = []
         doubt = ""
         for i, maximum in enumerate(sorted(reached, key=lambda each: -each.lp)[: SEARCH.most_modes]):
             if i and self._left < 0:
@@ -196,7 +176,11 @@ class _ModeSearch:
                 continue
             region = self._region(maximum, reached)
             way = 0.5 * np.sqrt(maximum.scale) / max(np.linalg.norm(maximum.y), 1e-300)
-            if not self._is_missed(maximum.y, region) or not follows_gradient(self._space.density, maximum.y, way, 1):
+            share = self._share(region.log_mass)
+            enough = region.visited > SEARCH.visited * share or share * len(self._space.draws) < SEARCH.expected
+            if share < 0.1 * SEARCH.mass or enough or not region.contains(maximum.y[None])[0]:
+                continue  # that of the chains' own maximum does not contain it
+            if not mode_mass.follows_gradient(self._space.density, maximum.y, way, 1):
                 continue
             if region.effective >= SEARCH.effective:
                 regions.append((maximum, region))
@@ -204,13 +188,7 @@ class _ModeSearch:
                 doubt = "the mass of another mode is not known"
         return regions, doubt
 
-    def _is_missed(self, y: np.ndarray, region: Region) -> bool:
-        """Return whether draws are missing in a region; that of the chains' own maximum does not contain it."""
-        share = self._share(region.log_mass)
-        enough = region.visited > SEARCH.visited * share or share * len(self._space.draws) < SEARCH.expected
-        return share >= 0.1 * SEARCH.mass and not enough and bool(region.contains(y[None])[0])
-
-    def _region(self, maximum: Maximum, reached: list[Maximum]) -> Region:
+    def _region(self, maximum: mode_mass.Maximum, reached: list[mode_mass.Maximum]) -> mode_mass.Region:
         """Return the region of a maximum, as one of those ``reached``, with its mass.
 
         In many coordinates it is the half space beside the nearest one to the draws, with Laplace's mass over its, if
@@ -218,8 +196,8 @@ class _ModeSearch:
         """
         space = self._space
         if space.d <= SEARCH.exact_hessian:
-            gaussian = gaussian_about(maximum, space.density, space.lp, self._rng)
-            return weighed(*gaussian, maximum.y, space.lp, self._log_chains, space.draws, self._rng)
+            gaussian = mode_mass.gaussian_about(maximum, space.density, space.lp, self._rng)
+            return mode_mass.weighed(*gaussian, maximum.y, space.lp, self._log_chains, space.draws, self._rng)
         nearest = min(reached, key=lambda other: float((other.y**2).sum()))
         way = maximum.y - nearest.y
 
@@ -229,9 +207,9 @@ class _ModeSearch:
         log_ratio = -np.inf
         between = space.lp(nearest.y + np.linspace(0.1, 0.9, 9)[:, None] * way)
         if between.min() < min(maximum.lp, nearest.lp) - DIP:
-            masses = [each.lp - half_log_determinant(each, space.density) for each in (maximum, nearest)]
+            masses = [each.lp - mode_mass.half_log_determinant(each, space.density) for each in (maximum, nearest)]
             log_ratio = masses[0] - masses[1] if np.isfinite(masses).all() else -np.inf
-        return Region(log_ratio + self._log_chains, np.inf, float(contains(space.draws).mean()), contains)
+        return mode_mass.Region(log_ratio + self._log_chains, np.inf, float(contains(space.draws).mean()), contains)
 
     def _slab_mass(self) -> float:
         """Return the share of the mass in a slab around the draws, which has no maximum; 0 if it is small.
@@ -239,11 +217,11 @@ class _ModeSearch:
         Candidates where the log density is rounding do not count.
         """
         places, lp = self._random_places
-        log_masses = slab_log_masses(places, lp, self._space.draws)
+        log_masses = mode_mass.slab_log_masses(places, lp, self._space.draws)
         least = self._log_chains + np.log(SEARCH.hidden_mass)
         while (log_mass := np.logaddexp.reduce(log_masses) - np.log(len(lp))) > least:
             heaviest = int(np.argmax(log_masses))
-            if follows_gradient(self._space.density, places[heaviest]):
+            if mode_mass.follows_gradient(self._space.density, places[heaviest]):
                 return self._share(log_mass)
             log_masses[heaviest] = -np.inf
         return 0.0
@@ -344,7 +322,7 @@ class SearchSpace:
         distances = SEARCH.nearest * SEARCH.spacing ** (np.arange(steps) + rng.uniform(size=(len(axes), 1)))
         return np.asarray(distances[:, :, None] * axes[:, None, :])
 
-    def maxima(self, start: np.ndarray, limit: int) -> list[Maximum]:
+    def maxima(self, start: np.ndarray, limit: int) -> list[mode_mass.Maximum]:
         """Return the maxima that ascents from whitened starts ``(n, d)`` reach, with at most ``limit`` gradients."""
         with np.errstate(over="ignore", invalid="ignore"):  # a density without a bound
             ends = Ascents.of(self.density, start, np.zeros(self.d), limit)
@@ -353,8 +331,8 @@ class SearchSpace:
         if copies is not y:  # a sign, a turn or labels do not make another mode
             y = copies
             lp, gradient = self.density(y)
-        maxima = map(Maximum, y, lp.tolist(), gradient, ends.scale[ends.arrived].tolist())
-        return distinct([maximum for maximum in maxima if np.isfinite(maximum.lp)], [])
+        maxima = map(mode_mass.Maximum, y, lp.tolist(), gradient, ends.scale[ends.arrived].tolist())
+        return mode_mass.distinct([maximum for maximum in maxima if np.isfinite(maximum.lp)], [])
 
     def own_copy(self, y: np.ndarray) -> np.ndarray:
         """Return of each whitened position ``(n, d)`` the copy that draws would have."""

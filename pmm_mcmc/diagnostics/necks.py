@@ -66,17 +66,13 @@ def necks_beyond(draws: np.ndarray, coordinates: Coordinates, density: Density) 
     axes = coordinates._replace(centre=np.zeros(d)).place(np.eye(d))  # column i is the gradient of z_i in y
     y = coordinates.whiten(draws)
     with np.errstate(all="ignore"):  # densities that are not finite, or vast
-        necks = _narrowing(draws, whitened_density(y)[1], axes)
+        gradient = whitened_density(y)[1]
+        others = (gradient**2).sum(axis=1)[:, None] - (gradient @ axes) ** 2 / (axes**2).sum(axis=0)
+        correlation = np.corrcoef(draws.T, np.log(np.maximum(others, 1e-300)).T)[: draws.shape[1], draws.shape[1] :]
+        follows = np.nan_to_num(correlation.diagonal())
+        steepest = np.argsort(-np.abs(follows))[:_SEARCHED]
+        necks = [(int(i), int(np.sign(follows[i]))) for i in steepest if abs(follows[i]) > THRESHOLDS.narrowing]
         return [_predicted(draws[:, i], y, axes[:, i], i, side, whitened_density) for i, side in necks]
-
-
-def _narrowing(draws: np.ndarray, gradient: np.ndarray, axes: np.ndarray) -> list[tuple[int, int]]:
-    """Return the coordinates with which the others' gradients grow most evenly, and on which side, 1 or -1."""
-    others = (gradient**2).sum(axis=1)[:, None] - (gradient @ axes) ** 2 / (axes**2).sum(axis=0)
-    correlation = np.corrcoef(draws.T, np.log(np.maximum(others, 1e-300)).T)[: draws.shape[1], draws.shape[1] :]
-    follows = np.nan_to_num(correlation.diagonal())
-    steepest = np.argsort(-np.abs(follows))[:_SEARCHED]
-    return [(int(i), int(np.sign(follows[i]))) for i in steepest if abs(follows[i]) > THRESHOLDS.narrowing]
 
 
 def _predicted(z: np.ndarray, y: np.ndarray, axis: np.ndarray, i: int, side: int, density: Density) -> dict[str, Any]:

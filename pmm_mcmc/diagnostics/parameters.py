@@ -28,7 +28,20 @@ _SAMPLE = ("chain", "draw")
 def checked(dt: Result) -> Any:
     """Return ``dt`` if it is a result of sampling, and raise an error with the remedy if not."""
     if type(dt).__name__ == "MultiTrace" and hasattr(dt, "get_sampler_stats"):
-        dt = _tree_of(dt)
+        values = {name: dt.get_values(name, combine=False, squeeze=False) for name in dt.varnames}
+        stats = {name: dt.get_sampler_stats(name, combine=False, squeeze=False) for name in dt.stat_names}
+        names = {
+            "model_logp": "lp", "mean_tree_accept": "acceptance_rate", "depth": "tree_depth", "tree_size": "n_steps",
+        }  # fmt: skip
+        arrays = {
+            "posterior": {name: np.array(of_chains) for name, of_chains in values.items()},
+            "sample_stats": {
+                names.get(name, name): np.array(of_chains)
+                for name, of_chains in stats.items()
+                if name not in ("tune", "in_warmup", "warning")
+            },
+        }
+        dt = from_dict(arrays)
     if not hasattr(dt, "children"):
         kind = "None" if dt is None else type(dt).__name__
         raise TypeError(
@@ -48,25 +61,6 @@ def checked(dt: Result) -> Any:
     if not all(dt["posterior"].sizes.get(dim, 1) for dim in _SAMPLE):
         raise ValueError("dt: has no draws, as of a run that was stopped in warm-up; go on with pmm.extend(dt)")
     return dt
-
-
-def _tree_of(trace: MultiTrace) -> xr.DataTree:
-    """Return the draws and statistics of a ``MultiTrace``, which ``pm.sample(return_inferencedata=False)`` returns.
-
-    The statistics of several steps have another axis, as in PyMC's own results.
-    """
-    values = {name: trace.get_values(name, combine=False, squeeze=False) for name in trace.varnames}
-    stats = {name: trace.get_sampler_stats(name, combine=False, squeeze=False) for name in trace.stat_names}
-    names = {"model_logp": "lp", "mean_tree_accept": "acceptance_rate", "depth": "tree_depth", "tree_size": "n_steps"}
-    groups = {
-        "posterior": {name: np.array(of_chains) for name, of_chains in values.items()},
-        "sample_stats": {
-            names.get(name, name): np.array(of_chains)
-            for name, of_chains in stats.items()
-            if name not in ("tune", "in_warmup", "warning")
-        },
-    }
-    return from_dict(groups)
 
 
 class Parameters:

@@ -12,14 +12,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pmm_mcmc.diagnostics.control_variates import (
-    Folds,
-    corrected,
-    fails_as_at_an_edge,
-    identity_of,
-    uncorrected,
-    whitened_identity,
-)
+from pmm_mcmc.diagnostics import control_variates
 from pmm_mcmc.diagnostics.convergence import convergence, tail_index
 from pmm_mcmc.diagnostics.labels import FINDINGS, Exchange, highest, labels_of, relabelled
 from pmm_mcmc.diagnostics.parameters import Parameters, Result, checked, coordinate_of
@@ -139,12 +132,12 @@ class Run:
     @cached_property
     def identity(self) -> Identity:
         """Stein's identity of each coordinate, where there are gradients."""
-        return identity_of(self.sampled_position, self.gradient)
+        return control_variates.identity_of(self.sampled_position, self.gradient)
 
     @cached_property
     def whitened_identity(self) -> Identity | None:
         """Stein's identity of whitened coordinates, where these can be had."""
-        return whitened_identity(self.sampled_position, self.gradient)
+        return control_variates.whitened_identity(self.sampled_position, self.gradient)
 
     @property
     def identity_degrees(self) -> int:
@@ -180,7 +173,7 @@ class Run:
             return False
         with np.errstate(invalid="ignore"):  # what is infinite does not move
             moving = np.ptp(self.sampled_position, axis=(0, 1)) > 0.0
-        return fails_as_at_an_edge(self.identity, self.identity_degrees, moving, self._widening)
+        return control_variates.fails_as_at_an_edge(self.identity, self.identity_degrees, moving, self._widening)
 
     @cached_property
     def _widening(self) -> np.ndarray:
@@ -211,9 +204,9 @@ class Run:
         return float(value) if np.isfinite(value) else 1.0
 
     @cached_property
-    def folds(self) -> Folds:
+    def folds(self) -> control_variates.Folds:
         """The draws in folds, for corrected estimates."""
-        return Folds(self.sampled_position, self.gradient)
+        return control_variates.Folds(self.sampled_position, self.gradient)
 
     @cached_property
     def correctable(self) -> bool:
@@ -315,10 +308,10 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
     constant = np.ptp(values, axis=(0, 1)) <= _ROUNDING * np.abs(values[0, 0])
     values = np.where(constant, values[:1, :1], values) if constant.any() else values
     if run.correctable:
-        mean, variance = corrected(values, run.folds, coordinate, unbiased=run.adjusted)
+        mean, variance = control_variates.corrected(values, run.folds, coordinate, unbiased=run.adjusted)
     else:
-        mean = uncorrected(values)
-        variance = uncorrected((values - mean.value) ** 2)
+        mean = control_variates.uncorrected(values)
+        variance = control_variates.uncorrected((values - mean.value) ** 2)
     sd = np.sqrt(np.maximum(variance.value, 0.0))
     twice_sd = np.maximum(2.0 * sd, 1e-300)  # by which errors of a variance are divided: the delta method
     about_first = values - values[:1, :1]

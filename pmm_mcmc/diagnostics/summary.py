@@ -135,7 +135,9 @@ def summary(
     selection = {name: options[name] for name in ("filter_vars", "coords") if name in options}
     labels = _labels(dt, var_names, **selection)
     sentence = judge(run).sentence
-    table = _rows(run, labels)
+    table = run.table if set(labels) <= set(run.table.index) else table_of(run)
+    n = run.chains * run.draws
+    table = table.loc[labels].assign(sd=lambda rows: rows["sd"] * np.sqrt(n / max(n - 1, 1)))  # ArviZ's divisor
     extra = _BIAS if run.unadjusted else ()
     if kind == "short":
         unknown = set(options) - set(selection)
@@ -204,13 +206,6 @@ def _number(value: float, error: float) -> str:
 def bias_table(dt: Result) -> pd.DataFrame:
     """Return the columns of ``summary(dt, kind="bias")`` for all parameters of a result of any sampler."""
     return table_of(read(dt))[list(BIASES)]
-
-
-def _rows(run: Run, labels: list[str]) -> pd.DataFrame:
-    """Return all columns of some parameters; ``sd`` with ArviZ's divisor ``n - 1``."""
-    table = run.table if set(labels) <= set(run.table.index) else table_of(run)
-    n = run.chains * run.draws
-    return table.loc[labels].assign(sd=lambda rows: rows["sd"] * np.sqrt(n / max(n - 1, 1)))
 
 
 def _labels(

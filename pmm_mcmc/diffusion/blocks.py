@@ -20,8 +20,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["LAWS", "Blocks"]
-
 LAWS = ("uniform", "bernoulli", "importance")
 
 

@@ -16,8 +16,6 @@ from numpy.typing import ArrayLike
 from pmm_mcmc.diffusion.blocks import Blocks
 from pmm_mcmc.diffusion.schedule import DiffusionSchedule
 
-__all__ = ["block_moments", "gains", "gaussian_variance"]
-
 
 def gains(schedule: DiffusionSchedule, kind: str | float, variances: np.ndarray) -> np.ndarray:
     r"""Return :math:`g`, ``(N + 1, L)``, with :math:`f(x, n) = g_n x` for the exact network; row 0 is not used.

@@ -19,23 +19,6 @@ import numpy as np
 from pmm_mcmc.diffusion.blocks import Blocks
 from pmm_mcmc.diffusion.schedule import DiffusionSchedule
 
-__all__ = [
-    "NoiselessPoint",
-    "Row",
-    "State",
-    "Table",
-    "advance",
-    "constants",
-    "draw_levels",
-    "following",
-    "make_rows",
-    "make_table",
-    "noise_between",
-    "noiseless_next",
-    "start",
-    "with_path",
-]
-
 
 class Constants(NamedTuple):
     r"""Interpolation constants of a block of ``K`` steps, with :math:`A_k = a_t \cdots a_{t-k+1}` (erratum c).

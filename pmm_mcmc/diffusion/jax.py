@@ -32,12 +32,6 @@ from pmm_mcmc.diffusion.interpolation import (
 )
 from pmm_mcmc.diffusion.schedule import PREDICTIONS, DiffusionSchedule, flow_scale
 
-__all__ = [
-    "Network", "Trajectory", "checked", "ddim_sample", "ddpm_sample", "draw", "draw_and_keep", "finite",
-    "go_to", "marked_cells", "one_midpoint", "poisson_midpoint_sample", "poisson_midpoint_trajectory",
-    "rows_at", "scan", "trajectory_log_prob", "typed_key",
-]  # fmt: skip
-
 Network = Callable[[jax.Array, jax.Array], jax.Array]
 
 

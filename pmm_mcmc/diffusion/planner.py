@@ -26,8 +26,6 @@ from pmm_mcmc.diffusion.blocks import Blocks
 from pmm_mcmc.diffusion.gaussian import block_moments, gains
 from pmm_mcmc.diffusion.schedule import DiffusionSchedule
 
-__all__ = ["plan_blocks"]
-
 # Measured on a network that was not used for the choice: docs/diffusion.md, "Evidence for flows".
 _ALSO_FROZEN = 10.0
 

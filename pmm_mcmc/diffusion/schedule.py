@@ -28,10 +28,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = [
-    "PREDICTIONS", "VARIANTS", "Coefficients", "DiffusionSchedule", "Estimates", "flow_scale", "named_betas", "shifted",
-]  # fmt: skip
-
 PREDICTIONS = ("epsilon", "score", "x0", "v", "flow")
 # Variants of the exponential integrator, with the i of their variance beta / (1 + i beta).
 _EXPONENTIAL = {"1": -1, "1a": -1, "1b": 0, "1c": 1, "1d": 2}

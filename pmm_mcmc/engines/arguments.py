@@ -75,6 +75,12 @@ class MethodArguments:
         check_choice("midpoint", midpoint, "uniform", "importance")
         if method == "MALA":
             friction = 1.0  # which has no effect: velocities are fresh, and nothing is to be tried
+        wrong = isinstance(target_bias, bool | np.bool_) or not isinstance(target_bias, numbers.Real)
+        if wrong or not 1e-4 <= target_bias <= 0.5:
+            raise ValueError(
+                f"target_bias={target_bias!r}: must be a number between 0.0001 and 0.5, in posterior standard "
+                "deviations"
+            )
         arguments = cls(
             method,
             dynamics,
@@ -87,7 +93,7 @@ class MethodArguments:
             midpoint=midpoint,
             steps_per_draw=_count("steps_per_draw", steps_per_draw, "to have it found in warm-up"),
             scaling=_scaling(scaling),
-            target_bias=_target_bias(target_bias),
+            target_bias=float(target_bias),
             reparametrise=_reparametrise(reparametrise),
         )
         if arguments.midpoint == "importance" and arguments.option == 1:
@@ -188,11 +194,6 @@ class MethodArguments:
         scheme = self.kernel.scheme
         return not self.kernel.adjusted and (scheme != Scheme.CELLS or self.fixed_K != 1 or self.grid == "centred")
 
-    @property
-    def needs_gradient_only(self) -> bool:
-        """Whether the method evaluates gradients without the log density."""
-        return self.sees_curvature and self.kernel.scheme != Scheme.RECYCLED
-
 
 def check_choice(name: str, value: object, *choices: object) -> None:
     """Raise ``ValueError`` unless a value is one of the choices."""
@@ -223,16 +224,6 @@ def _count(name: str, value: Any, remedy: str, largest: int | None = None) -> in
         limit = "" if largest is None else f" and at most {largest}"
         raise ValueError(f"{name}={value!r}: must be an integer of at least 1{limit}, or 'auto' {remedy}")
     return int(value)
-
-
-def _target_bias(value: float) -> float:
-    """Return a checked ``target_bias``."""
-    wrong = isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real)
-    if wrong or not 1e-4 <= value <= 0.5:
-        raise ValueError(
-            f"target_bias={value!r}: must be a number between 0.0001 and 0.5, in posterior standard deviations"
-        )
-    return float(value)
 
 
 def _reparametrise(value: object) -> str | tuple[tuple[str, str], ...]:

@@ -120,11 +120,6 @@ class Chunk(NamedTuple):
         """The draws in the model's coordinates."""
         return in_model_coordinates(self.position, self.evaluation)[0]
 
-    @property
-    def sampled_lp(self) -> np.ndarray:
-        """The log density of ``z`` at the draws, log determinant included."""
-        return self.lp + log_det_of(self.evaluation, self.position.shape[-1])
-
     @classmethod
     def empty(cls, shape: tuple[int, ...], d: int, width: int) -> Chunk:
         """Return uninitialised arrays for draws of ``shape`` ``(n,)`` or ``(chain, n)``."""
@@ -326,8 +321,3 @@ class Ensemble:
         chains.b[...] = last.b + linear * last.evaluated
         chains.evaluated[...] = last.evaluated
         chains.lp[...] = last.lp
-
-    def copy_from(self, source: np.ndarray) -> None:
-        """Move chain ``i`` to the state of chain ``source[i]``."""
-        self.state = self.state[source]
-        self.evaluation = self.evaluation[source]

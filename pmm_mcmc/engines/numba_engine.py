@@ -181,7 +181,8 @@ class NumbaEngine(Engine):
     @classmethod
     def of(cls, arguments: MethodArguments, density: Any, threads: int = 1) -> NumbaEngine:
         """Compile the functions of a :class:`pmm_mcmc.model.pytensor_density.PyTensorDensity` that a method needs."""
-        midpoint_function = "gradient" if arguments.needs_gradient_only else "joint"
+        needs_gradient_only = arguments.sees_curvature and arguments.kernel.scheme != Scheme.RECYCLED
+        midpoint_function = "gradient" if needs_gradient_only else "joint"
         return cls(
             arguments.kernel,
             density.d,

@@ -53,13 +53,6 @@ class TapedEngine(Engine):
         self._compiled = compiled
         self._density = density
 
-    @classmethod
-    def of(cls, arguments: MethodArguments, density: PyTensorDensity, tape: NumbaEngine, chains: int) -> TapedEngine:
-        """Return the engine that begins with that of a density's tape; nothing is compiled."""
-        code = density.tape.current()
-        switch = math.ceil(_SHARE * _compilation(code) / (chains * _gradient(code)))
-        return cls(tape, lambda: NumbaEngine.of(arguments, density, tape.threads), density, switch)
-
     @property
     def words(self) -> str:
         """What runs the chains."""
@@ -121,7 +114,8 @@ def engine_of(
         if density.tape.checked is not current:
             _check(tape, density.tape, centre + 0.1 * np.random.default_rng(0).standard_normal(density.d))
             density.tape.checked = current
-        return TapedEngine.of(arguments, density, tape, chains)
+        switch = math.ceil(_SHARE * _compilation(current) / (chains * _gradient(current)))
+        return TapedEngine(tape, lambda: NumbaEngine.of(arguments, density, threads), density, switch)
     except Exception as reason:  # of any kind: a fault of the tape must not keep a model from its draws
         if isinstance(reason, ValueError | IndexError):
             refuse()

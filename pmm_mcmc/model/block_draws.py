@@ -19,8 +19,6 @@ from pmm_mcmc.model.outputs import ManyDraws, model_layout
 from pmm_mcmc.model.pymc_density import flat_layout
 from pmm_mcmc.model.result_tree import ResultTree, flat_names
 
-__all__ = ["drawn_back"]
-
 # Most bytes of the precisions of the draws that are looked at together.
 _MOST_BYTES = 2**24
 _LOG_2PI = math.log(2.0 * math.pi)

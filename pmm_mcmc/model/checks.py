@@ -20,11 +20,6 @@ from pmm_mcmc.model.functions import python_function
 from pmm_mcmc.model.hierarchy import family_of
 from pmm_mcmc.model.initial_points import checked_values, for_chains
 
-__all__ = [
-    "CHECKS", "bad_start_message", "check_direction", "check_discrete", "check_free", "check_initvals", "check_model",
-    "failing_check", "flat_priors", "model_of", "refuse_overflows", "refuse_what_does_not_fit",
-]  # fmt: skip
-
 # What a log density raises where a check that is written into it fails.
 CHECKS = (ParameterValueError, AssertionError)
 _OTHERWISE = "start elsewhere with initvals=, or look at model.debug()"
@@ -149,7 +144,7 @@ def check_initvals(model: pm.Model, initvals: Any, chains: int) -> None:
         if transformed & set(named) or any(None in shapes.get(name, ()) for name in named):
             shapes = {n: tuple(map(int, s)) for n, s in model.eval_rv_shapes().items() if n in shapes or n in named}
         # Other values are ways to find one, such as "prior".
-        numbers = {n: v for n, v in named.items() if n not in shapes or not _is_strategy(v)}
+        numbers = {n: v for n, v in named.items() if n not in shapes or not isinstance(v, str | Variable | None)}
         for name, value in checked_values(numbers, shapes, "the model").items():
             if name not in transformed and _is_outside(model, model[name], value):
                 raise ValueError(f"initvals[{name!r}]={numbers[name]!r}: is not inside the support of {name}")
@@ -165,10 +160,6 @@ def _is_outside(model: pm.Model, rv: Any, value: np.ndarray) -> bool:
         return False
     with np.errstate(all="ignore"):
         return not np.isfinite(python_function([], [unconstrained])()[0]).all()
-
-
-def _is_strategy(value: Any) -> bool:
-    return value is None or isinstance(value, str | Variable)
 
 
 def check_direction(

@@ -27,8 +27,6 @@ from pytensor.scalar.math import Log1mexp, Softplus
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.rewriting.ofg import inline_ofg_node
 
-__all__ = ["batched_function", "building", "in_numpy", "model_cache", "python_function", "python_mode", "state_of"]
-
 
 class _Cache(dict[str, dict[Any, Any]]):
     """A part of a model that is neither copied nor pickled with it: addresses of machine code mean nothing there."""

@@ -23,12 +23,6 @@ from pmm_mcmc.coordinates.structure import Factor
 from pmm_mcmc.model.functions import batched_function
 from pmm_mcmc.model.pytensor_density import Layout
 
-__all__ = [
-    "MOST_GROUPED", "SIGNED", "ChildVariable", "Hierarchy", "Law", "children_of", "family_of", "in_order", "law_of",
-    "ordered_children", "read_hierarchy",
-]  # fmt: skip
-
-
 _log = logging.getLogger("pmm_mcmc")
 
 # Groups of at most so many elements are non-centred; a single vector may have any length.
@@ -103,7 +97,12 @@ def law_of(rv: Any, transform: Any, shape: tuple[int, ...]) -> Law | None:
     """
     node = rv.owner
     if isinstance(node.op, Transpose):
-        return _transposed(law_of(node.inputs[0], transform, _before(node, shape)), node)
+        parent = law_of(node.inputs[0], transform, _before(node, shape))
+        if parent is None or parent.kind != "elementwise":
+            return None
+        n = len(_axes(node))
+        terms = [pt.shape_padleft(term, n - term.type.ndim).dimshuffle(_axes(node)) for term in parent.terms]
+        return parent.with_terms(*terms)
     if isinstance(node.op, XRV):
         # What PyTensor makes of it: parameters whose axes are in the order of its own.
         rv = lower_rv.fn(None, node)[1].owner.inputs[0]
@@ -128,7 +127,7 @@ def law_of(rv: Any, transform: Any, shape: tuple[int, ...]) -> Law | None:
         W = node.inputs[-3]
         sigma = node.inputs[-2]
         return Law(pt.zeros(()), sigma / pt.sqrt(W.sum(axis=-1)), True)
-    if op == "CARRV" and transform is None and not _is_sparse(node.inputs[-4]):
+    if op == "CARRV" and transform is None and "sparse" not in type(node.inputs[-4].type).__module__:
         mu, W, _, tau, _ = node.inputs[-5:]
         return Law(mu, 1.0 / pt.sqrt(tau * W.sum(axis=-1)), True)
     if op in ("RandomWalkRV", "AutoRegressiveRV") and transform is None and rv.type.ndim == 1:
@@ -145,15 +144,6 @@ def _before(node: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(shape[i] for i in np.argsort(_axes(node)))
 
 
-def _transposed(law: Law | None, node: Any) -> Law | None:
-    """Return the law of a transposed variable, if its elements are independent."""
-    if law is None or law.kind != "elementwise":
-        return None
-    n = len(_axes(node))
-    terms = [pt.shape_padleft(term, n - term.type.ndim).dimshuffle(_axes(node)) for term in law.terms]
-    return law.with_terms(*terms)
-
-
 def _root(covariance: Any) -> Any:
     """Return a lower triangular root of a covariance: the one that it was made from, where PyMC was given ``chol=``."""
     product = covariance
@@ -165,10 +155,6 @@ def _root(covariance: Any) -> Any:
             return root
     # Without the batch axes of length one that PyMC adds to match those of the mean.
     return pt.linalg.cholesky(covariance[(0,) * (covariance.type.ndim - 2)])
-
-
-def _is_sparse(variable: Any) -> bool:
-    return "sparse" in type(variable.type).__module__
 
 
 def _walk(node: Any, op: str, steps: int) -> Law | None:

@@ -10,21 +10,6 @@ import numpy as np
 
 from pmm_mcmc.model.functions import building, model_cache, state_of
 
-__all__ = [
-    "INITIAL",
-    "JITTER",
-    "checked_values",
-    "count_of_draws",
-    "flat_position",
-    "for_chains",
-    "initial_draws",
-    "initial_point",
-    "model_starts",
-    "prior_draws",
-    "spread_starts",
-    "vector_starts",
-]
-
 # Tries for a start, and after how many of them the box that it is drawn from changes.
 _TRIES = 20
 _TRIES_OF_A_BOX = 4

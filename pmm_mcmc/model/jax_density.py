@@ -27,7 +27,6 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("backend='jax' needs JAX: pip install 'pmm-mcmc[jax]', or use backend='numba'") from error
 
-__all__ = ["JaxDensity", "checked_children"]
 
 # By name: the child's coordinates, and its location and scale as functions of all coordinates.
 Children = Mapping[str, tuple[slice, Callable[[Any], Any], Callable[[Any], Any]]]

@@ -3,7 +3,9 @@
 pytensor's numba backend stores its compiled function as a dispatcher in ``function.vm.jit_fn``, which takes one tuple
 of arrays, or the arrays one by one where pytensor cannot cache the function.  A call from another compiled function
 would compile the model again as a part of that function, which takes longer than anything else here.  The existing
-machine code is therefore called by its address (``overloads[...].library.get_pointer_to_function``).  Shared data are
+machine code is therefore called by its address (``overloads[...].library.get_pointer_to_function``).  It calls copies
+of its own of all inner functions: numba would have it call those that the process has compiled or loaded for another
+function, which may round otherwise, so that draws would depend on what was compiled before.  Shared data are
 passed as a table of addresses and shapes, read before every run, so that ``pm.set_data`` takes effect.
 ``test_native.py`` fails first if one of these internals moves.
 """
@@ -21,8 +23,11 @@ from typing import Any
 import numba
 import numpy as np
 from llvmlite import ir
+from llvmlite.binding import Linkage
 from numba import carray, cfunc, types
 from numba.core.cgutils import unpack_tuple, voidptr_t
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 from numba.extending import intrinsic, overload
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.graph.rewriting.basic import in2out, node_rewriter
@@ -30,11 +35,6 @@ from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_defa
 from pytensor.tensor.math import Dot
 
 from pmm_mcmc.coordinates.numba_op import version_of
-
-__all__ = [
-    "SIGNATURE", "Product", "address_table", "as_pointer", "call_native", "means_something", "native_function",
-    "numba_mode",
-]  # fmt: skip
 
 _DOUBLES = types.CPointer(types.float64)
 # (position, evaluation to fill, table of data addresses and shapes, number of coordinates) -> log density, NaN on
@@ -65,11 +65,31 @@ def call_native(typingctx, address, x, evaluation, table, d):
     return SIGNATURE.return_type(*[types.int64] * 5), codegen
 
 
+class _SeparateLibrary(JITCodeLibrary):
+    """Machine code whose inner functions are visible to no other."""
+
+    def _optimize_final_module(self) -> None:
+        for function in self._final_module.functions:
+            if function.linkage == Linkage.linkonce_odr:
+                function.linkage = Linkage.internal
+        super()._optimize_final_module()
+
+
+class _SeparateCompiler(Compiler):
+    """Numba's compiler, into a library of this kind."""
+
+    def define_pipelines(self) -> Any:
+        self.state.library = _SeparateLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+        self.state.library.enable_object_caching()
+        return super().define_pipelines()
+
+
 def _call_by_address(dispatcher: Any, arrays: Sequence[types.Type]) -> Any:
     """Return an intrinsic ``call(arrays) -> (ok, result)`` that calls the dispatcher's machine code, with a tuple."""
     argument = types.BaseTuple.from_types(tuple(arrays))
     takes_one = bool(dispatcher.py_func.__code__.co_flags & inspect.CO_VARARGS)
     kinds = (argument,) if takes_one else tuple(arrays)
+    dispatcher._compiler.pipeline_class = _SeparateCompiler
     dispatcher.compile(kinds)
     compiled = dispatcher.overloads[kinds]
     address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)

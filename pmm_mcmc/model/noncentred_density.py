@@ -32,8 +32,6 @@ from pmm_mcmc.model.hierarchy import ChildVariable, Hierarchy, Law, read_hierarc
 from pmm_mcmc.model.pytensor_density import Layout, PyTensorDensity, SplitDensity, concatenate
 from pmm_mcmc.model.signed_scales import signed_scales
 
-__all__ = ["noncentred_density", "noncentred_op"]
-
 
 def noncentred_density(
     model: pm.Model,

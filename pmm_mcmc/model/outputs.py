@@ -40,8 +40,6 @@ from pmm_mcmc.model.native import numba_mode
 from pmm_mcmc.model.pymc_density import flat_layout
 from pmm_mcmc.model.result_tree import ResultTree, flat_names, in_blocks
 
-__all__ = ["coords_and_dims", "is_length", "jax_function", "model_layout"]
-
 _log = logging.getLogger("pmm_mcmc")
 
 # Most draws and bytes of a block: intermediate results then stay in the processor's cache.
@@ -219,27 +217,23 @@ class ManyDraws:
                 _log.debug("JAX cannot compute what is derived from the draws; NumPy does: %s", error)
         try:
             vectorised = _Vectorised(self._flat, in_numpy(self._graphs))
-            if self._agree(vectorised, start) and _same_in_any_place(vectorised, start, self.rows):
+            block = np.stack([start, start + np.asarray(0.01, start.dtype)])
+            of_block = vectorised(block)
+            agree = all(  # some operations vectorise wrongly
+                values.shape == (2, *one.shape)
+                and np.allclose(values[i], one, rtol=np.sqrt(np.finfo(start.dtype).eps), equal_nan=True)
+                for i in range(2)
+                for values, one in zip(of_block, self._one(block[i]), strict=True)
+            )
+            if agree and _same_in_any_place(vectorised, start, self.rows):
                 return vectorised
         except (NotImplementedError, TypeError, ValueError) as error:
             _log.debug("not vectorised: %s", error)
         return _Loop(self._flat, self._graphs)
 
     def _one(self, x: np.ndarray) -> list[np.ndarray]:
-        """Return the outputs of one draw."""
         with np.errstate(all="ignore"):
             return [np.array(value) for value in self._single(x.astype(self._dtype))]
-
-    def _agree(self, batched: _Vectorised, start: np.ndarray) -> bool:
-        """Return whether a block of two draws gives the values of each alone: some operations vectorise wrongly."""
-        block = np.stack([start, start + np.asarray(0.01, start.dtype)])
-        of_block = batched(block)
-        return all(
-            values.shape == (2, *one.shape)
-            and np.allclose(values[i], one, rtol=np.sqrt(np.finfo(start.dtype).eps), equal_nan=True)
-            for i in range(2)
-            for values, one in zip(of_block, self._one(block[i]), strict=True)
-        )
 
 
 def _same_in_any_place(batched: Callable[[np.ndarray], list[np.ndarray]], start: np.ndarray, rows: int) -> bool:
@@ -267,19 +261,6 @@ def _data_of(model: pm.Model) -> dict[str, dict[str, Any]]:
     return {"observed_data": find_observations(model), **({"constant_data": constant} if constant else {})}
 
 
-def _outputs_of(model: pm.Model) -> dict[str, Any]:
-    """Return free variables on their own scale, then deterministics, by name, as graphs of the value variables."""
-    named = {var.name: var for var in model.unobserved_value_vars}
-    outputs = {name: named[name] for name in get_default_varnames(list(named), include_transformed=False)}
-    for name, graph in outputs.items():
-        if any(isinstance(node.type, RandomType) for node in ancestors([graph])):
-            raise ValueError(
-                f"{name} is random: it depends on a draw that the sampler does not make. Leave it out of the model and "
-                "add it afterwards with pm.sample_posterior_predictive"
-            )
-    return {name: pt.as_tensor(graph, allow_xtensor_conversion=True) for name, graph in outputs.items()}
-
-
 def model_layout(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], backend: str = "numba") -> ResultTree:
     """Return the map from flat positions to the variables of a PyMC model.
 
@@ -296,7 +277,16 @@ def model_layout(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], ba
     if key in compiled:
         compiled[key].measure(start)
     else:
-        outputs = _outputs_of(model)
+        # Free variables on their own scale, then deterministics, as graphs of the value variables.
+        named = {var.name: var for var in model.unobserved_value_vars}
+        outputs = {name: named[name] for name in get_default_varnames(list(named), include_transformed=False)}
+        for name, graph in outputs.items():
+            if any(isinstance(node.type, RandomType) for node in ancestors([graph])):
+                raise ValueError(
+                    f"{name} is random: it depends on a draw that the sampler does not make. Leave it out of the model "
+                    "and add it afterwards with pm.sample_posterior_predictive"
+                )
+        outputs = {name: pt.as_tensor(graph, allow_xtensor_conversion=True) for name, graph in outputs.items()}
         joined, flat = join_nonshared_inputs(point=point, outputs=list(outputs.values()), inputs=list(vars))
         # Checks of parameters become values: one draw out of range must not raise for a whole block.
         check = "local_check_parameter_to_ninf_switch" if model.check_bounds else "local_remove_check_parameter"

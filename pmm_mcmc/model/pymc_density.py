@@ -21,15 +21,6 @@ from pmm_mcmc.model.initial_points import flat_position, initial_point
 from pmm_mcmc.model.noncentred_density import noncentred_density
 from pmm_mcmc.model.pytensor_density import Layout, PyTensorDensity, SplitDensity
 
-__all__ = [
-    "build_log_density",
-    "choose_vars",
-    "differentiated",
-    "flat_layout",
-    "log_density",
-    "periods_of",
-]
-
 
 def choose_vars(vars: Any, model: pm.Model) -> list[Any]:
     """Return the value variables to sample, from random or value variables, or ``None`` for all continuous ones."""
@@ -74,8 +65,9 @@ def periods_of(vars: Sequence[Any], model: pm.Model) -> np.ndarray | None:
     return joined_periods if joined_periods.any() else None
 
 
-def _check_inputs(logp: Any) -> None:
-    """Raise if a log density is random (Minibatch) or has shared data that the engine cannot pass by address."""
+def differentiated(vars: Sequence[Any], layout: Layout, logp: Any, replacements: Mapping[Any, Any]) -> SplitDensity:
+    """Return a log density of a model with its gradient, as graphs; other variables are replaced."""
+    logp = rewrite_pregrad(logp)
     for node in ancestors([logp]):
         shared = isinstance(node, SharedVariable)
         random = node.owner is not None and isinstance(node.owner.op, RandomVariable)
@@ -89,12 +81,6 @@ def _check_inputs(logp: Any) -> None:
                 f"shared variable {node.name} holds a {type(node.get_value(borrow=True)).__name__}, not an array: "
                 "make it a constant of the model, or dense"
             )
-
-
-def differentiated(vars: Sequence[Any], layout: Layout, logp: Any, replacements: Mapping[Any, Any]) -> SplitDensity:
-    """Return a log density of a model with its gradient, as graphs; other variables are replaced."""
-    logp = rewrite_pregrad(logp)
-    _check_inputs(logp)
     try:
         return SplitDensity.of(vars, layout, logp, replacements)
     except Exception as error:

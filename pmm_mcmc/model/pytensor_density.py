@@ -17,9 +17,6 @@ from pytensor.graph.replace import clone_replace, graph_replace
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.native import address_table, native_function, numba_mode
 
-__all__ = ["Layout", "PyTensorDensity", "SplitDensity", "concatenate"]
-
-
 # Name, shape, size and dtype of each variable within a flat vector.
 Layout = tuple[tuple[str, tuple[int, ...], int, np.dtype], ...]
 

@@ -11,8 +11,6 @@ import xarray as xr
 
 from pmm_mcmc._version import __version__
 
-__all__ = ["BLOCK_LOGP", "ResultTree", "flat_names", "in_blocks"]
-
 # ArviZ would look the version up in the files of the installation, for each group anew.
 _LIBRARY = {"inference_library": "pmm_mcmc", "inference_library_version": __version__}
 # In PyMC's order.  These have the attributes of the run.

@@ -30,8 +30,6 @@ import pymc as pm
 from pmm_mcmc.coordinates.structure import Signs
 from pmm_mcmc.model.hierarchy import SIGNED, Hierarchy, family_of
 
-__all__ = ["signed_scales"]
-
 # The logarithm of a signed scale that stands for 0: a scale of children must vanish with it there.
 _NECK = -30.0
 # The logarithm of a scale that is small enough for the log density to be linear in it.

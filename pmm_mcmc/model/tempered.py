@@ -36,8 +36,6 @@ from pmm_mcmc.model.native import numba_mode
 from pmm_mcmc.model.pymc_density import differentiated, flat_layout
 from pmm_mcmc.model.pytensor_density import PyTensorDensity, concatenate
 
-__all__ = ["GaussianMixture", "mixture_density", "path_numbers", "tempered_model", "width_of"]
-
 _LOG_2PI = float(np.log(2.0 * np.pi))
 
 

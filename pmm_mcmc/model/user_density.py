@@ -10,8 +10,6 @@ import numpy as np
 from pmm_mcmc.model.pytensor_density import PyTensorDensity
 from pmm_mcmc.model.result_tree import ResultTree
 
-__all__ = ["LogDensity", "check_ndim"]
-
 
 class LogDensity:
     """An unnormalised log density of a flat vector, to sample with ``pmm.sample`` in place of a PyMC model.

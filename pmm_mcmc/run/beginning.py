@@ -20,17 +20,8 @@ from pymc.exceptions import SamplingError
 
 from pmm_mcmc.coordinates.affine import Coordinates, refitted
 from pmm_mcmc.diagnostics.parameters import evenly_spaced
+from pmm_mcmc.engines import contract
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import (
-    Engine,
-    Ensemble,
-    TunedParameters,
-    chains_of,
-    empty_state,
-    in_model_coordinates,
-    log_det_of,
-    start_noncentring,
-)  # fmt: skip
 from pmm_mcmc.langevin.methods import GHMC, OVERDAMPED
 from pmm_mcmc.model.checks import bad_start_message, failing_check
 from pmm_mcmc.model.initial_points import INITIAL, JITTER, model_starts, spread_starts, vector_starts
@@ -41,7 +32,6 @@ from pmm_mcmc.run.driver import Groups
 from pmm_mcmc.run.storage import StoreError, open_store
 from pmm_mcmc.run.storage.checkpoint import decode
 from pmm_mcmc.run.storage.store import SOURCE, stored_identity, stored_run_state
-from pmm_mcmc.steps.methods import BY_NAME
 from pmm_mcmc.steps.pymc_step import values_at
 from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature
@@ -104,7 +94,7 @@ class Run:
         return self.warming.n_grad
 
     @property
-    def tuned(self) -> TunedParameters:
+    def tuned(self) -> contract.TunedParameters:
         """The current tuned parameters."""
         return self.warming.tuned if self.equilibration is None else self.equilibration.tuned
 
@@ -126,8 +116,8 @@ CHECKPOINT = "checkpoint"
 _FIELD = re.compile(r"\w+=.+?(?=, \w+=|\)$)")
 # The types in a checkpoint.
 TYPES = (
-    Block, Coordinates, Ensemble, Equilibration, LocalCurvature, NoncentringFit, Run, MethodArguments,
-    TunedParameters, Warming, Warmup, WarmStart,
+    Block, Coordinates, contract.Ensemble, Equilibration, LocalCurvature, NoncentringFit, Run, MethodArguments,
+    contract.TunedParameters, Warming, Warmup, WarmStart,
 )  # fmt: skip
 
 
@@ -206,11 +196,6 @@ class FinishedRun(NamedTuple):
         identity, arguments, run = decode(data, TYPES, name)
         return cls(result, identity, run, arguments)
 
-    def step(self) -> Any:
-        """Return a step with the arguments of the run."""
-        assert self.arguments is not None
-        return BY_NAME[self.arguments.method].of_arguments(self.arguments, self.identity["keep_gradients"])
-
     def groups(self, empty: Groups) -> Groups:
         """Return the recorded arrays of the groups and names in ``empty``."""
         missing = [f"{g}/{n}" for g in empty for n in empty[g] if g not in self.result or n not in self.result[g]]
@@ -236,7 +221,7 @@ class FinishedRun(NamedTuple):
             )
 
     @property
-    def setting(self) -> TunedParameters:
+    def setting(self) -> contract.TunedParameters:
         """The setting that the warm-up found."""
         return self.run.warming.tuned
 
@@ -252,10 +237,10 @@ class FinishedRun(NamedTuple):
             return x, lp - chosen_draws[BLOCK_LOGP].values.ravel() if BLOCK_LOGP in stats else lp
         ensemble = self.run.warming.ensemble
         chosen = np.unique(np.linspace(0, len(ensemble.state) - 1, number).astype(int))
-        last = chains_of(ensemble.state[chosen])
+        last = contract.chains_of(ensemble.state[chosen])
         evaluation = ensemble.evaluation[chosen]
-        x, _ = in_model_coordinates(self.setting.coordinates.place(last.evaluated), evaluation)
-        return x, last.lp[:, 0] - log_det_of(evaluation, d)
+        x, _ = contract.in_model_coordinates(self.setting.coordinates.place(last.evaluated), evaluation)
+        return x, last.lp[:, 0] - contract.log_det_of(evaluation, d)
 
 
 def coordinate_labels(names: Sequence[str]) -> list[str]:
@@ -264,7 +249,7 @@ def coordinate_labels(names: Sequence[str]) -> list[str]:
 
 
 def starts(
-    engine: Engine, model: pm.Model | None, density: LogDensity | None, initvals: Initvals | None, chains: int,
+    engine: contract.Engine, model: pm.Model | None, density: LogDensity | None, initvals: Initvals | None, chains: int,
     superchains: int | None, rng: np.random.Generator,
 ) -> np.ndarray:  # fmt: skip
     """Return the initial points ``(chain, d)`` of the chains, all with a finite log density and gradient.
@@ -285,10 +270,20 @@ def starts(
         width = INITIAL if model is None else JITTER
         spread = spread_starts(points[0], chains, superchains, lambda x: _gradient_at(engine, x), rng, width)
         if model is not None:
-            _refuse_broken_sums(engine, model, points[0])
+            # A check of a sum, which rounding breaks, fails at most positions around a start.
+            near = points[0] + JITTER * np.random.default_rng(0).uniform(-1.0, 1.0, size=(10, len(points[0])))
+            bad = np.flatnonzero(~np.isfinite(_gradient_at(engine, near)).all(axis=1))
+            if 2 * len(bad) > len(near):
+                point = point_of(model, near[bad[0]])
+                check = failing_check(model, point)
+                if check is not None and "sum" in check[0]:
+                    raise SamplingError(bad_start_message(model, point, "near the initial point"))
         if spread is not None:
             if model is not None and (spread == points[0]).all(axis=1).any():
-                _refuse_lonely(engine, model, points[0], rng)
+                # There may be a density at the start alone, as at parameters that make data of 0.
+                near = points[0] + 1e-3 * rng.uniform(-1.0, 1.0, size=(10, len(points[0])))
+                if not np.isfinite(_gradient_at(engine, near)).all(axis=1).any():
+                    raise SamplingError(bad_start_message(model, point_of(model, near[0]), "near the initial point"))
             return spread
     bad = np.flatnonzero(~np.isfinite(_gradient_at(engine, points)).all(axis=1))
     if bad.size:
@@ -303,28 +298,10 @@ def starts(
     return points
 
 
-def _gradient_at(engine: Engine, x: np.ndarray) -> np.ndarray:
+def _gradient_at(engine: contract.Engine, x: np.ndarray) -> np.ndarray:
     """Return gradients at the model's positions ``(n, d)``, with respect to the coordinates of the start."""
-    density_parameters = start_noncentring(engine)
+    density_parameters = contract.start_noncentring(engine)
     return engine.gradient_at(engine.structure.to_z(x, density_parameters)[0], density_parameters)
-
-
-def _refuse_lonely(engine: Engine, model: pm.Model, start: np.ndarray, rng: np.random.Generator) -> None:
-    """Raise an error if the log density is finite at the model's start alone, as at parameters that make data of 0."""
-    near = start + 1e-3 * rng.uniform(-1.0, 1.0, size=(10, len(start)))
-    if not np.isfinite(_gradient_at(engine, near)).all(axis=1).any():
-        raise SamplingError(bad_start_message(model, point_of(model, near[0]), "near the initial point"))
-
-
-def _refuse_broken_sums(engine: Engine, model: pm.Model, start: np.ndarray) -> None:
-    """Raise an error if a check of a sum, which rounding breaks, fails at most positions around a model's start."""
-    near = start + JITTER * np.random.default_rng(0).uniform(-1.0, 1.0, size=(10, len(start)))
-    bad = np.flatnonzero(~np.isfinite(_gradient_at(engine, near)).all(axis=1))
-    if 2 * len(bad) > len(near):
-        point = point_of(model, near[bad[0]])
-        check = failing_check(model, point)
-        if check is not None and "sum" in check[0]:
-            raise SamplingError(bad_start_message(model, point, "near the initial point"))
 
 
 def point_of(model: pm.Model, position: np.ndarray) -> dict[str, np.ndarray]:
@@ -336,7 +313,7 @@ def point_of(model: pm.Model, position: np.ndarray) -> dict[str, np.ndarray]:
 class Approach:
     """How chains come to the posterior: by a warm-up of at most ``tune`` transitions, and an equilibration or not."""
 
-    engine: Engine
+    engine: contract.Engine
     arguments: MethodArguments
     tune: int
     equilibrates: bool
@@ -370,10 +347,10 @@ class Approach:
         chosen, trial.pareto_k = resampled(draws.log_ratio, groups, rng)
         chosen = chosen[np.arange(chains) * groups // chains]
         keys = rng.integers(0, 2**64, size=(chains, 2), dtype=np.uint64)
-        ensemble = Ensemble(draws.state[chosen], draws.evaluation[chosen], keys)
+        ensemble = contract.Ensemble(draws.state[chosen], draws.evaluation[chosen], keys)
         window = (draws.z, draws.gradient)
         if trial.outcome == REFINED and self.arguments.scaling is None:
-            x, of_x = in_model_coordinates(draws.z, draws.evaluation)
+            x, of_x = contract.in_model_coordinates(draws.z, draws.evaluation)
             setting, ensemble, window, cost = relearnt(engine, setting, x, of_x, chosen, keys)
             n_grad += -(-cost // chains)
         elif self.arguments.scaling is None:
@@ -381,7 +358,7 @@ class Approach:
             setting = setting._replace(coordinates=refitted(trial.former, *window))
             ensemble.change_coordinates(engine, trial.former, setting.coordinates)
         if engine.kernel.dynamics != OVERDAMPED:
-            chains_of(ensemble.state).v[...] = rng.standard_normal((chains, engine.d))
+            contract.chains_of(ensemble.state).v[...] = rng.standard_normal((chains, engine.d))
         phase = WARM_UP if trial.outcome == REFINED else TRIAL
         run = Run(Warming(ensemble, setting, None, n_grad), phase, 0, np.zeros(chains, np.int64), warm_start=trial)
         if phase == WARM_UP or not self.equilibrates:
@@ -448,14 +425,14 @@ class _FormerDraws(NamedTuple):
     log_ratio: np.ndarray  # (n,): the new log density minus the former one
 
     @classmethod
-    def evaluated(cls, former: FinishedRun, engine: Engine, number: int) -> _FormerDraws:
+    def evaluated(cls, former: FinishedRun, engine: contract.Engine, number: int) -> _FormerDraws:
         """Return about so many draws with the new density there; NaN in place of what is not finite."""
         coordinates = former.setting.coordinates
         x, former_lp = former.draws(number)
         z, _ = engine.structure.to_z(x, coordinates.density_parameters)
-        state = empty_state(coordinates.whiten(z), np.zeros(engine.d))
+        state = contract.empty_state(coordinates.whiten(z), np.zeros(engine.d))
         evaluation = engine.evaluate(coordinates, state)
-        log_ratio = chains_of(state).lp[:, 0] - log_det_of(evaluation, engine.d) - former_lp
+        log_ratio = contract.chains_of(state).lp[:, 0] - contract.log_det_of(evaluation, engine.d) - former_lp
         gradient = np.where(np.isfinite(log_ratio)[:, None], evaluation[:, : engine.d], np.nan)
         log_ratio[~np.isfinite(gradient).all(axis=1)] = np.nan
         return cls(z, state, evaluation, gradient, log_ratio)

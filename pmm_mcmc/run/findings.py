@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,19 +19,12 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics import edges, necks, reading
 from pmm_mcmc.diagnostics.checks import few_draws
 from pmm_mcmc.diagnostics.labels import Exchange, Values, exchanges_of, nearest_to
-from pmm_mcmc.diagnostics.mode_search import SearchSpace, search_modes, turned
+from pmm_mcmc.diagnostics.mode_search import ModeSearch, SearchSpace, turned
 from pmm_mcmc.diagnostics.parameters import evenly_spaced
 from pmm_mcmc.diagnostics.reading import FINDINGS, NONCENTRING, WORDS, read
 from pmm_mcmc.diagnostics.statement import Verdict
 from pmm_mcmc.diagnostics.verdict import judge
-from pmm_mcmc.engines.contract import (
-    Engine,
-    chains_of,
-    density_at,
-    evaluated_at,
-    in_model_coordinates,
-    start_noncentring,
-)
+from pmm_mcmc.engines import contract
 from pmm_mcmc.model.checks import failing_check, flat_priors
 from pmm_mcmc.model.functions import building
 from pmm_mcmc.model.hierarchy import family_of
@@ -66,7 +60,8 @@ def modes_and_labels(
     if labelling.labels:
         x = x[np.linspace(0, len(x) - 1, min(_LABELLED, len(x))).astype(int)]
         space = _space(plan, labelling.nearest(x), noncentring, coordinates, labelling)
-    modes, _ = search_modes(space, _draws_of_prior(plan, rng), rng)
+    prior = _draws_of_prior(plan, rng)
+    modes, _ = ModeSearch(space, rng).run(prior)
     name = "" if modes.position is None else plan.layout.names[modes.coordinate]
     return {"modes": modes._replace(name=name)._asdict(), "labels": labelling.labels}
 
@@ -97,11 +92,11 @@ def _space(
     )
 
 
-def _density_of(engine: Engine, noncentring: np.ndarray | None) -> Density:
+def _density_of(engine: contract.Engine, noncentring: np.ndarray | None) -> Density:
     """Return the function of log densities and gradients at positions ``z``."""
 
     def density(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        lp, evaluation = evaluated_at(engine.evaluate, z, noncentring)
+        lp, evaluation = contract.evaluated_at(engine.evaluate, z, noncentring)
         return lp, evaluation[:, : engine.d]
 
     return density
@@ -152,7 +147,7 @@ class _Labelling:
         return positions
 
     def _log_density(self, values: Values) -> np.ndarray:
-        return density_at(self._engine, self._unconstraining.of_values(values))[0]
+        return contract.density_at(self._engine, self._unconstraining.of_values(values))[0]
 
 
 _log = logging.getLogger("pmm_mcmc")
@@ -180,12 +175,7 @@ def attributes_of(plan: SamplingPlan, run: Run, draws: xr.DataArray | None, sear
     if plan.free:
         searches["free"] = plan.free
         searches["block"] = plan.block
-    return _noncentring_of(plan, run, draws) | findings_of(searches)
-
-
-def findings_of(searches: dict[str, Any]) -> dict[str, str]:
-    """Return the attribute with the outcomes of searches."""
-    return {FINDINGS: json.dumps(searches)}
+    return _noncentring_of(plan, run, draws) | {FINDINGS: json.dumps(searches)}
 
 
 def _searches(plan: SamplingPlan, run: Run, draws: xr.DataArray) -> dict[str, Any]:
@@ -210,7 +200,7 @@ def _edges_at(plan: SamplingPlan, draws: np.ndarray) -> dict[str, Any]:
     """Return the largest jump of the log density between draws ``(n, d)``, a wall, and a line without an end."""
 
     def density(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return density_at(plan.engine, x)
+        return contract.density_at(plan.engine, x)
 
     rounding = {"float64": 1e-10}.get(plan.attributes["precision"], 1e-5)
     findings: dict[str, Any] = {"jump": edges.largest_jump(draws, density, rounding)}
@@ -239,8 +229,8 @@ def _noncentring_of(plan: SamplingPlan, run: Run, draws: xr.DataArray | None) ->
         x = draws[:_NEWEST, -newest:].values.reshape(-1, plan.engine.d)
     else:
         ensemble = run.warming.ensemble
-        z = run.tuned.coordinates.place(chains_of(ensemble.state).evaluated[:_NEWEST])
-        x, _ = in_model_coordinates(z, ensemble.evaluation[:_NEWEST])
+        z = run.tuned.coordinates.place(contract.chains_of(ensemble.state).evaluated[:_NEWEST])
+        x, _ = contract.in_model_coordinates(z, ensemble.evaluation[:_NEWEST])
     degree = {name: values.tolist() for name, values in structure.degree(x, noncentring).items()}
     return {NONCENTRING: json.dumps({"parameters": noncentring.tolist(), "degree": degree}), WORDS: structure.words}
 
@@ -260,12 +250,12 @@ def _draws_of_prior(plan: SamplingPlan, rng: np.random.Generator) -> np.ndarray:
     return initial_draws(plan.engine.d, key) if drawn is None or not len(drawn) else drawn
 
 
-def _check_near(engine: Engine, model: pm.Model, draws: np.ndarray) -> tuple[str, str] | None:
+def _check_near(engine: contract.Engine, model: pm.Model, draws: np.ndarray) -> tuple[str, str] | None:
     """Return a check of a model's log density that fails near draws ``(n, d)``, and what helps; None if none does."""
     if len(draws) < 2:
         return None
     near = draws + np.roll(draws, 1, axis=0) - np.roll(draws, 2, axis=0)
-    bad = np.flatnonzero(~np.isfinite(density_at(engine, near)[0]))
+    bad = np.flatnonzero(~np.isfinite(contract.density_at(engine, near)[0]))
     return failing_check(model, point_of(model, near[bad[0]])) if bad.size else None
 
 
@@ -273,59 +263,47 @@ class Unconstraining:
     """The map from values of the free variables of a plan, by their ``names``, to its positions."""
 
     def __init__(self, plan: SamplingPlan):
-        self._density = plan.density
         self._layout = plan.layout
         self._d = plan.engine.d
-        self._function: Any = None
         values = plan.layout.values(np.zeros((1, 1, self._d)))
+        self.names = list(values)
+        self._position: Callable[[dict[str, np.ndarray]], np.ndarray] = lambda values: _raveled(values.values())
+        start = None if plan.density is None else plan.density.start
         if plan.model is not None:
-            self._function = unconstraining_of(plan.model)
+            function = unconstraining_of(plan.model)
             self.names = [rv.name for rv in plan.model.free_RVs]
-        elif plan.density is not None and plan.density.start is not None:
-            self.names = [name for name in values if self._is_free(name, values[name][0, 0])]
-        else:
-            self.names = list(values)
-
-    def _is_free(self, name: str, value: np.ndarray) -> bool:
-        """Return whether a variable of the result is one of the density, by whether chains may start at its value."""
-        assert self._density is not None and self._density.start is not None
-        try:
-            self._density.start({name: value})
-        except ValueError:
-            return False
-        return True
+            self._position = lambda values: _raveled(function(*values.values()))
+        elif start is not None:
+            self.names = [name for name in values if _is_free(start, name, values[name][0, 0])]
+            self._position = start
 
     def values_at(self, x: np.ndarray) -> dict[str, np.ndarray]:
         """Return the values ``(n, *shape)`` by name at positions ``(n, d)``."""
         values = self._layout.values(x[None])
         return {name: values[name][0] for name in self.names}
 
-    def of_posterior(self, posterior: xr.Dataset) -> np.ndarray:
-        """Return the positions ``(n, d)`` of draws, chain by chain."""
-        missing = [name for name in self.names if name not in posterior]
-        if missing:
-            raise ValueError(f"dt: has no {missing[0]!r}, a variable of the model; give the model of the result")
-        arrays = {name: posterior[name].transpose("chain", "draw", ...).values for name in self.names}
-        return self.of_values({name: array.reshape(-1, *array.shape[2:]) for name, array in arrays.items()})
-
     def of_values(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the positions ``(n, d)`` of values ``(n, *shape)`` by name, NaN where there is none."""
         arrays = [np.asarray(values[name]) for name in self.names]
         x = np.full((len(arrays[0]), self._d), np.nan)
         for i in range(len(x)):
-            try:
+            # A value may be outside of a support.
+            with np.errstate(all="ignore"), contextlib.suppress(ValueError):
                 x[i] = self._position({name: array[i] for name, array in zip(self.names, arrays, strict=True)})
-            except ValueError:  # outside of a support
-                continue
         return x
 
-    def _position(self, values: dict[str, np.ndarray]) -> np.ndarray:
-        with np.errstate(all="ignore"):
-            if self._function is not None:
-                return np.concatenate([np.ravel(array) for array in self._function(*values.values())])
-            if self._density is not None and self._density.start is not None:
-                return self._density.start(values)
-            return np.concatenate([np.ravel(array) for array in values.values()])
+
+def _raveled(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.ravel(array) for array in arrays])
+
+
+def _is_free(start: Callable[..., np.ndarray], name: str, value: np.ndarray) -> bool:
+    """Return whether a variable of the result is one of the density, by whether chains may start at its value."""
+    try:
+        start({name: value})
+    except ValueError:
+        return False
+    return True
 
 
 def unconstraining_of(model: pm.Model) -> Any:
@@ -407,9 +385,15 @@ def _searched(run: reading.Run, model: Model) -> dict[str, Any]:
         x = np.asarray(positions.isel(chain=chains, draw=rows).values, dtype=float)
         x = x.reshape(-1, x.shape[-1])
     else:
-        x = Unconstraining(plan).of_posterior(run.posterior.isel(chain=chains, draw=rows))
+        unconstraining = Unconstraining(plan)
+        posterior = run.posterior.isel(chain=chains, draw=rows)
+        missing = [name for name in unconstraining.names if name not in posterior]
+        if missing:
+            raise ValueError(f"dt: has no {missing[0]!r}, a variable of the model; give the model of the result")
+        arrays = {name: posterior[name].transpose("chain", "draw", ...).values for name in unconstraining.names}
+        x = unconstraining.of_values({name: array.reshape(-1, *array.shape[2:]) for name, array in arrays.items()})
     if x.shape[1] != plan.engine.d:
         raise ValueError(f"model: has {plan.engine.d} coordinates, and dt {x.shape[1]}; give the model of the result")
     some = x[np.linspace(0, len(x) - 1, min(edges.DRAWS, len(x))).astype(int)]
-    findings = modes_and_labels(plan, x, start_noncentring(plan.engine), np.random.default_rng(0))
+    findings = modes_and_labels(plan, x, contract.start_noncentring(plan.engine), np.random.default_rng(0))
     return findings | _edges_at(plan, some)

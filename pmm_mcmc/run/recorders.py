@@ -58,9 +58,14 @@ def available_bytes() -> int | None:
     Elsewhere: the free pages by ``sysconf`` or, if it does not count them (macOS), all pages, an upper bound.
     """
     kilobytes = _entry(_ROOT / "proc/meminfo", "MemAvailable")
-    sizes = [*_groups_left(), _free_pages() if kilobytes is None else 1024 * kilobytes]
-    reported = [size for size in sizes if size is not None]
-    return max(min(reported), 0) if reported else None
+    sizes = list(_groups_left())
+    if kilobytes is not None:
+        sizes.append(1024 * kilobytes)
+    else:
+        names = getattr(os, "sysconf_names", {})  # not on Windows
+        pages = [os.sysconf(name) for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES") if name in names]
+        sizes += [n * os.sysconf("SC_PAGE_SIZE") for n in pages if n > 0][:1]
+    return max(min(sizes), 0) if sizes else None
 
 
 def _groups_left() -> Iterator[int]:
@@ -78,12 +83,6 @@ def _groups_left() -> Iterator[int]:
                 with contextlib.suppress(OSError, ValueError):
                     left = int((group / limit).read_text()) - int((group / used).read_text())
                     yield left + (_entry(group / "memory.stat", cache) or 0)
-
-
-def _free_pages() -> int | None:
-    names = getattr(os, "sysconf_names", {})  # not on Windows
-    pages = [os.sysconf(name) for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES") if name in names]
-    return next((n * os.sysconf("SC_PAGE_SIZE") for n in pages if n > 0), None)
 
 
 def _entry(path: Path, name: str) -> int | None:
@@ -277,7 +276,14 @@ class StoreRecorder:
             return
         for group, arrays in groups.items():
             if group.startswith("warmup_"):
-                arrays = self._whole_chunks(group, arrays)
+                if group in self._waiting:
+                    waiting = self._waiting.pop(group)
+                    arrays = {name: np.concatenate([waiting[name], values], axis=1) for name, values in arrays.items()}
+                length = next(iter(arrays.values())).shape[1]
+                cut = length - length % self.rows if self.run.tuning else length
+                if cut < length:
+                    self._waiting[group] = {name: values[:, cut:].copy() for name, values in arrays.items()}
+                arrays = {name: values[:, :cut] for name, values in arrays.items()}
             if next(iter(arrays.values())).shape[1]:
                 self._store.append(group, arrays, self._processes.chains)
         for group, report in self.run.reports(new=True).items():
@@ -293,17 +299,6 @@ class StoreRecorder:
         # processes that round differently must stop.
         self._processes.agree("the setting that they have found", encode(self.run.tuned))
         self._store.commit((self.run, joined))
-
-    def _whole_chunks(self, group: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the draws, with those that waited, that fill whole chunks; the others wait, unless warm-up is over."""
-        if group in self._waiting:
-            waiting = self._waiting.pop(group)
-            arrays = {name: np.concatenate([waiting[name], values], axis=1) for name, values in arrays.items()}
-        length = next(iter(arrays.values())).shape[1]
-        cut = length - length % self.rows if self.run.tuning else length
-        if cut < length:
-            self._waiting[group] = {name: values[:, cut:].copy() for name, values in arrays.items()}
-        return {name: values[:, :cut] for name, values in arrays.items()}
 
     def note(self, attrs: dict[str, Any]) -> None:
         """Add attributes to the result."""

@@ -16,7 +16,6 @@ import pytensor
 import xarray as xr
 
 from pmm_mcmc.engines.arguments import MethodArguments, check_choice, unknown_argument
-from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.user_density import LogDensity
 from pmm_mcmc.run.beginning import FinishedRun, Initvals
 from pmm_mcmc.run.driver import FinishedChunk
@@ -31,7 +30,6 @@ type Model = pm.Model | LogDensity
 type Step = LangevinStep | Sequence[LangevinStep]
 type Seed = int | Sequence[int] | np.random.SeedSequence | np.random.Generator
 
-_BACKENDS = (AUTO, "numba", "tape", "jax")
 # Chains by default.
 CHAINS = 4
 # Most superchains, enough for the variance between them, and fewest chains for which there are any.
@@ -40,11 +38,6 @@ _FEWEST_CHAINS = 64
 # Transitions in which a former setting can be checked.
 _SHORTEST_TRIAL = 100
 _BITS = 62  # bits of a drawn seed
-
-# What a run that goes on was asked for.
-_INHERITED = (
-    "chains", "tune", "backend", "device", "precision", "discard_tuned_samples", "var_names", "adjusted", "seed",
-)  # fmt: skip
 
 _NUTS = "NUTS has it, which pm.sample() runs"
 # Arguments of pm.sample and its wrappers that have another name here or no meaning.
@@ -128,10 +121,11 @@ class Request:
     step, reparametrise
         The method; by default that of a warm-up, with a ``reparametrise`` of its own.
     backend
-        "numba", "tape", "jax" or, for a tape and numba from some transition on, "auto"; empty for what suits model and
-        method.
+        "numba", "tape", "jax" or, for a tape and numba from some transition on, "auto", which as an argument is what
+        suits model and method; a :class:`Jax` sets ``device`` and ``precision`` too.
     adjusted
-        Whether draws are adjusted, by a kernel whose stationary law is the posterior.
+        Whether draws are adjusted, by a kernel whose stationary law is the posterior; by default unless there is a
+        ``step``, which is given for its own draws.
     seed
         The seed; None for a fresh one, or that of a stored run.
     start
@@ -157,13 +151,13 @@ class Request:
     finished_run: FinishedRun | None = None
     var_names: Sequence[str] | None = None
     cores: int | None = None
-    backend: str = ""
+    backend: Any = AUTO
     device: str = "auto"
     precision: str = "float64"
     store: str | os.PathLike[str] | None = None
     resume: bool = False
     discard_tuned_samples: bool = True
-    adjusted: bool = True
+    adjusted: Any = None
     ladder: Any = None
     reference: str | None = None
     callback: Callable[[FinishedChunk], None] | None = None
@@ -173,6 +167,14 @@ class Request:
 
     def __post_init__(self, reparametrise: Any) -> None:
         """Check each field, and choose what is left open."""
+        object.__setattr__(self, "step", one_step(self.step, self.draws))
+        if isinstance(self.backend, Jax):
+            object.__setattr__(self, "device", self.backend.device)
+            object.__setattr__(self, "precision", self.backend.precision)
+            object.__setattr__(self, "backend", "jax")
+        check_choice("backend", self.backend, AUTO, "numba", "tape", "jax")
+        if self.adjusted is None:
+            object.__setattr__(self, "adjusted", self.step is None)
         if self.draws != AUTO:
             check_count("draws", self.draws, 1, ", or 'auto'")
             object.__setattr__(self, "draws", int(self.draws))
@@ -195,7 +197,15 @@ class Request:
             )
         object.__setattr__(self, "adjusted", bool(self.adjusted) or self.step.arguments.kernel.adjusted)
         if self.start is not None:
-            self._check_start()
+            if self.initvals is not None:
+                raise ValueError(
+                    "initvals= does not go with start=, whose draws are the starts; leave one of the two out"
+                )
+            if self.tune < _SHORTEST_TRIAL:
+                raise ValueError(
+                    f"tune={self.tune} with start=: its setting is checked, and found anew if it does not fit; give "
+                    f"tune of at least {_SHORTEST_TRIAL}, or leave start out"
+                )
         if self.resume and self.store is None:
             raise ValueError("resume=True needs store=, the path of the run to continue")
         if self.store is not None:
@@ -203,35 +213,16 @@ class Request:
         if self.seed is None:
             object.__setattr__(self, "seed", seed_of(self.random_seed))
 
-    @classmethod
-    def of_further_draws(cls, finished: FinishedRun, draws: int | str, **options: Any) -> Request:
-        """Return the request to go on with a finished run, with all that it was asked for but these ``options``."""
-        if draws != AUTO:
-            check_count("draws", draws, 1, ", or 'auto'")
-            draws = finished.run.done + int(draws)
-        inherited = {name: finished.identity[name] for name in _INHERITED}
-        return cls(draws=draws, step=finished.step(), finished_run=finished, **inherited, **options)
-
     def _suitable_backend(self) -> str:
         """Return the backend; raise ``ValueError`` if a log density is not written for the one that was asked for."""
         if not isinstance(self.model, LogDensity):
-            compiles = self.step is not None or self.reference is not None
-            return self.backend or ("numba" if compiles else AUTO)
+            compiles = (self.step is not None and self.finished_run is None) or self.reference is not None
+            return "numba" if self.backend == AUTO and compiles else str(self.backend)
         suitable = self.model.runs_on
-        if self.backend not in ("", AUTO, suitable):
+        if self.backend not in (AUTO, suitable):
             what = "a C function; use backend='numba'" if suitable == "numba" else "a JAX function; use backend='jax'"
             raise ValueError(f"backend={self.backend!r}: this LogDensity is {what} or 'auto'")
         return suitable
-
-    def _check_start(self) -> None:
-        """Raise ``ValueError`` for what does not go with a run to start from."""
-        if self.initvals is not None:
-            raise ValueError("initvals= does not go with start=, whose draws are the starts; leave one of the two out")
-        if self.tune < _SHORTEST_TRIAL:
-            raise ValueError(
-                f"tune={self.tune} with start=: its setting is checked, and found anew if it does not fit; give tune "
-                f"of at least {_SHORTEST_TRIAL}, or leave start out"
-            )
 
     @property
     def superchains(self) -> int | None:
@@ -288,11 +279,6 @@ class Request:
                 "precision; give adjusted=False for unadjusted draws, or leave precision out"
             )
 
-    def common_seed(self, processes: Processes) -> int:
-        """Return one seed for all processes, from the first where each would draw another one."""
-        seed = fresh_seed() if self.seed is None else self.seed
-        return seed if isinstance(self.random_seed, int | np.integer) else processes.first(seed)
-
 
 def refuse_unknown(arguments: Mapping[str, Any], function: Callable[..., Any]) -> None:
     """Raise ``TypeError`` for an argument that a function does not have, with what to use instead."""
@@ -344,14 +330,6 @@ def one_step(step: object, draws: object) -> LangevinStep | None:
             f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(); pm.sample takes PyMC's own"
         )
     return step
-
-
-def backend_of(backend: str | Jax) -> tuple[str, Jax]:
-    """Return the name of a backend, empty where it is to be chosen, and JAX's device and precision."""
-    if isinstance(backend, Jax):
-        return "jax", backend
-    check_choice("backend", backend, *_BACKENDS)
-    return "" if backend == AUTO else backend, Jax()
 
 
 def seed_of(random_seed: Any) -> int | None:

@@ -26,8 +26,14 @@ from pmm_mcmc.run.findings import attributes_of
 from pmm_mcmc.run.phases import Sampling
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.recorders import recorder_of
-from pmm_mcmc.run.request import CHAINS, Jax, Model, Request, Seed, Step, backend_of, one_step, refuse_unknown
-from pmm_mcmc.run.stopping import DRAWS, VerdictRule, stopping_rule
+from pmm_mcmc.run.request import CHAINS, Jax, Model, Request, Seed, Step, check_count, fresh_seed, refuse_unknown
+from pmm_mcmc.run.stopping import AUTO, DRAWS, VerdictRule, stopping_rule
+from pmm_mcmc.steps.methods import BY_NAME
+
+# What a run that goes on was asked for.
+_INHERITED = (
+    "chains", "tune", "backend", "device", "precision", "discard_tuned_samples", "var_names", "adjusted", "seed",
+)  # fmt: skip
 
 
 def sample(
@@ -188,11 +194,9 @@ def sample(
     (8, 50, 3)
     """
     refuse_unknown(others, sample)
-    name, jax = backend_of(backend)
-    method = one_step(step, draws)
     request = Request(
         draws=draws,
-        step=method,
+        step=step,
         reparametrise=reparametrise,
         tune=tune,
         chains=CHAINS if chains is None else chains,
@@ -202,13 +206,11 @@ def sample(
         start=None if start is None else FinishedRun.of_start(start),
         var_names=var_names,
         cores=cores,
-        backend=name,
-        device=jax.device,
-        precision=jax.precision,
+        backend=backend,
         store=store,
         resume=resume,
         discard_tuned_samples=discard_tuned_samples,
-        adjusted=method is None if adjusted is None else adjusted,  # a step is given for its own draws
+        adjusted=adjusted,
         callback=callback,
         progressbar=progressbar,
         compute_convergence_checks=compute_convergence_checks,
@@ -217,7 +219,7 @@ def sample(
         raise ValueError(f"blocking={blocking!r}: must be True or False")
     if blocking:
         return _run(request, StopRequest())
-    return cast(xr.DataTree, Background(_run, request))  # so that other calls have the type of their result
+    return cast(xr.DataTree, Background(request))  # so that other calls have the type of their result
 
 
 def extend(
@@ -270,14 +272,22 @@ def extend(
     50
     """
     refuse_unknown(others, extend)
-    request = Request.of_further_draws(
-        FinishedRun.in_memory(dt),
-        draws,
+    finished = FinishedRun.in_memory(dt)
+    arguments = finished.arguments
+    assert arguments is not None
+    if draws != AUTO:
+        check_count("draws", draws, 1, ", or 'auto'")
+        draws = finished.run.done + int(draws)
+    request = Request(
+        draws=draws,
+        step=BY_NAME[arguments.method].of_arguments(arguments, finished.identity["keep_gradients"]),
         model=model,
+        finished_run=finished,
         cores=cores,
         callback=callback,
         progressbar=progressbar,
         compute_convergence_checks=compute_convergence_checks,
+        **{name: finished.identity[name] for name in _INHERITED},
     )
     return _run(request, StopRequest())
 
@@ -305,7 +315,9 @@ def _sampled(request: Request, stopped: StopRequest) -> xr.DataTree:
             console.log("%s", structure.words)
         processes = plan.processes
         processes.check(request.store, draws=request.draws, resume=request.resume)
-        seed = request.common_seed(processes)
+        seed = fresh_seed() if request.seed is None else request.seed
+        if not isinstance(request.random_seed, int | np.integer):
+            seed = processes.first(seed)  # each would draw another one
         with processes.failing_together(), recorder_of(plan, seed, console.log) as recorder:
             console.prepares()
             if recorder.run is None:
@@ -374,8 +386,6 @@ class Background:
 
     Parameters
     ----------
-    run
-        Makes the draws of a request, until the stop request says so.
     request
         The checked arguments.
 
@@ -396,7 +406,7 @@ class Background:
     <pmm.sample in the background: finished, 200 draws of each chain>
     """
 
-    def __init__(self, run: Callable[[Request, StopRequest], xr.DataTree], request: Request):
+    def __init__(self, request: Request):
         self._chunks: list[dict[str, np.ndarray]] = []
         self.progress = "compiling"
         self._result: Future[xr.DataTree] = Future()
@@ -405,7 +415,7 @@ class Background:
         # The context of a with statement is that of its thread.
         model = request.model or request.step.own_model or model_of(None)
         watched = dataclasses.replace(request, model=model, callback=self._see)
-        threading.Thread(target=self._run, args=(run, watched), name="pmm.sample", daemon=True).start()
+        threading.Thread(target=self._go, args=(watched,), name="pmm.sample", daemon=True).start()
 
     def __repr__(self) -> str:
         return f"<pmm.sample in the background: {self.progress}>"
@@ -454,9 +464,9 @@ class Background:
         self._stopped.number = int(signal.SIGINT)
         return self.wait()
 
-    def _run(self, run: Callable[[Request, StopRequest], xr.DataTree], request: Request) -> None:
+    def _go(self, request: Request) -> None:
         try:
-            result = run(request, self._stopped)
+            result = _run(request, self._stopped)
             self.progress = f"finished, {result['posterior'].sizes['draw']} draws of each chain"
             self._result.set_result(result)
             self._chunks = []

@@ -131,8 +131,11 @@ class Chain:
 
     def draw(self, engine: Engine) -> Chunk:
         """Return the next draw, ``(1, 1, ...)``."""
-        rests = self.tuning and self.iteration >= self.moving and self.newest is not None
-        chunk = self._rested() if rests else self._moved(engine)
+        if self.tuning and self.iteration >= self.moving and self.newest is not None:  # the last one again
+            counts = ("n_grad", "unstable", "refined", "model_failures")
+            chunk = self.newest._replace(**{name: np.zeros_like(getattr(self.newest, name)) for name in counts})
+        else:
+            chunk = self._moved(engine)
         self.iteration += 1
         self.unstable += int(chunk.unstable.sum())
         chunk.n_grad[...] += self.pending
@@ -140,12 +143,6 @@ class Chain:
         self.n_grad += int(chunk.n_grad.sum())
         self.newest = chunk
         return chunk
-
-    def _rested(self) -> Chunk:
-        """Return the last draw again, which costs nothing."""
-        assert self.newest is not None
-        counts = ("n_grad", "unstable", "refined", "model_failures")
-        return self.newest._replace(**{name: np.zeros_like(getattr(self.newest, name)) for name in counts})
 
     def _moved(self, engine: Engine) -> Chunk:
         ensemble = self.ensemble

@@ -32,7 +32,7 @@ from pymc.util import get_random_generator
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
-from rich.progress import Progress, TextColumn
+from rich.progress import Progress
 
 from pmm_mcmc._version import __version__
 from pmm_mcmc.engines.arguments import MethodArguments, unknown_argument
@@ -202,7 +202,9 @@ class Binding:
         with _shown(method, options) as show:
             for point, width in starts:
                 self.show_others(point)
-                rng = _seed_of(self.arguments, self.density.layout)
+                # PyMC tells no step its seed before chains start: this one follows from the arguments and the model.
+                text = repr((self.arguments, [(name, shape) for name, shape, *_ in self.density.layout]))
+                rng = np.random.default_rng(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest()))
                 learnt = learn(self.arguments, self.engine, self.flat(point), rng, show, width)
                 if learnt is not None:
                     _report(method, learnt, options)
@@ -241,15 +243,6 @@ def _checked(vars: Vars, model: pm.Model) -> Vars:
     if vars is not None and not len(several):
         raise ValueError("vars=[]: needs a variable at least; leave it out for all continuous ones")
     return vars
-
-
-def _seed_of(arguments: MethodArguments, layout: Layout) -> np.random.Generator:
-    """Return the random numbers of the learning, which follow from the arguments and the names and shapes of a model.
-
-    PyMC tells no step its seed before chains start.
-    """
-    text = repr((arguments, [(name, shape) for name, shape, *_ in layout]))
-    return np.random.default_rng(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest()))
 
 
 @contextmanager
@@ -444,27 +437,21 @@ class LangevinStep(WithSamplingState):
                 f"reparametrise: {', '.join(self.arguments.integrated)} cannot be integrated out by pm.sample, which "
                 "records what the step moves: call pmm.sample(step=...) with the same step, or leave it out"
             )
-        self._refuse_shared_variables(options.get("provided_steps") or [])
-        self._last_chain = int(options.get("chains", 1)) - 1
-        self._binding = self.binding.adapting(options.get("tune") != 0)
-        self._binding.prepare(options, start)
-
-    def _refuse_shared_variables(self, steps: list[Any]) -> None:
-        """Raise ``ValueError`` if another step of the call moves a variable of this one."""
-        for other in steps:
+        for other in options.get("provided_steps") or []:
             for var in self.vars if other is not self else ():
                 if var in other.vars:
                     names = f"{type(self).__name__} and {type(other).__name__}"
                     raise ValueError(f"step: {var.name} is moved by two steps, {names}; give it to one of them")
+        self._last_chain = int(options.get("chains", 1)) - 1
+        self._binding = self.binding.adapting(options.get("tune") != 0)
+        self._binding.prepare(options, start)
 
     @staticmethod
     def competence(var: Variable, has_grad: bool) -> Competence:
         """Return COMPATIBLE for variables with a gradient: PyMC never assigns the step by itself."""
         return Competence.COMPATIBLE if has_grad else Competence.INCOMPATIBLE
 
-    @staticmethod
-    def _progressbar_config(n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[float]]]:
-        return progress_columns(n_chains)
+    _progressbar_config = staticmethod(progress_columns)
 
     @staticmethod
     def _make_progressbar_update_functions() -> tuple[Any]:
@@ -504,7 +491,9 @@ class LangevinStep(WithSamplingState):
         warning = None
         if done == self.n_draws:
             adjusted = arguments.kernel.adjusted
-            warning = warning_of(arguments.method, chain.unstable, done, chain.steps_per_draw, adjusted, self._is_last)
+            number = getattr(self.rng.bit_generator.seed_seq, "spawn_key", ())[:1]  # of the chain, as PyMC seeds it
+            last = number in ((), (self._last_chain,))
+            warning = warning_of(arguments.method, chain.unstable, done, chain.steps_per_draw, adjusted, last)
         stats = row_of(
             self._statistics_of(binding), chunk, setting, gradients, engine.structure,
             friction=setting.friction if arguments.dynamics == "underdamped" else np.nan,
@@ -552,12 +541,6 @@ class LangevinStep(WithSamplingState):
         entries = {"sampler": arguments.method, "adjusted": int(arguments.kernel.adjusted), "vars": vars}
         entries |= {"arguments": self.given, "keep_gradients": int(self.keep_gradients), "pmm_mcmc": __version__}
         return json.dumps(entries)
-
-    @property
-    def _is_last(self) -> bool:
-        """Whether the chain is the last of its call, by the random numbers that PyMC has given it."""
-        number = getattr(self.rng.bit_generator.seed_seq, "spawn_key", ())[:1]
-        return number in ((), (self._last_chain,))
 
 
 BlockedStep.register(LangevinStep)

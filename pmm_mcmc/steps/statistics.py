@@ -113,7 +113,7 @@ _COLUMNS = {
 }
 
 
-def progress_columns(n_chains: int) -> tuple[list[TextColumn], dict[str, list[float]]]:
+def progress_columns(n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[float]]]:
     """Return the columns of PyMC's progress bar, and their first values for each chain."""
     columns = [TextColumn(text, table_column=Column(heading, ratio=1)) for text, heading in _COLUMNS.values()]
     return columns, {name: [0] * n_chains for name in _COLUMNS}

@@ -212,16 +212,12 @@ def _scalars(builder: Builder, op: Any, dtypes: Sequence[str], values: Sequence[
             raise Unsupported(f"{name} of {dtype}")
         result = builder.call(_FUNCTIONS.get(name, function), *values)
     if narrow:
-        return [_wrapped(builder, dtype, result)]
+        # Whole numbers of 8 or 16 bits: what is beyond the largest goes on at the smallest.
+        count = 2.0 ** (8 * dtype.itemsize)
+        shifted = builder.apply(loop.SUB, result, float(np.iinfo(dtype).min))
+        turns = builder.call("floor", builder.apply(loop.MUL, shifted, 1.0 / count))
+        return [builder.apply(loop.SUB, result, builder.apply(loop.MUL, turns, count))]
     return [builder.apply(loop.ROUND32, result) if dtype == np.float32 else result]
-
-
-def _wrapped(builder: Builder, dtype: np.dtype, x: np.ndarray) -> np.ndarray:
-    """Return whole numbers of 8 or 16 bits as they are stored: what is beyond the largest goes on at the smallest."""
-    count = 2.0 ** (8 * dtype.itemsize)
-    shifted = builder.apply(loop.SUB, x, float(np.iinfo(dtype).min))
-    turns = builder.call("floor", builder.apply(loop.MUL, shifted, 1.0 / count))
-    return builder.apply(loop.SUB, x, builder.apply(loop.MUL, turns, count))
 
 
 def _scalar_loop(builder: Builder, op: Any, values: Sequence[Any]) -> list[Any]:

@@ -63,7 +63,13 @@ class Tempering(Driver):
         threads = 1 if plan.attributes["backend"] == "jax" else (request.cores or cores())
         self._map_levels = stack.enter_context(_mapped_over_levels(threads))
         if stored:
-            self._resume(stored)
+            rows = stored["rows"]
+            store = str(self.request.store)
+            self._record_in(Store.resume(store, self._identity | {"rows": rows}, types=_TYPES), rows)
+            self.run = self.recorder.run
+            stopping_rule(self.request.draws, self.run.replicas, self.run.done, self.recorder, self.processes)
+            self.path.mixture = self.run.mixture
+            self.console.update(False, self.run.tuned, self.run.done, *self._shown(float(self.run.n_grad.sum())))
         else:
             rng = np.random.default_rng(request.seed)
             key = rng.integers(0, 2**63, size=2, dtype=np.uint64)
@@ -83,16 +89,12 @@ class Tempering(Driver):
         """Advance annealing by a temperature, tuning by a scan or, once the ladder is tuned, the draws by a chunk."""
         if self.tuned:
             return self._draw(stopped)
-        self._tune()
-        return None
-
-    def _tune(self) -> None:
-        """Advance annealing by a temperature, or tuning by a scan; draws follow once the ladder is tuned."""
         ladder = next(self._tuning)
         tuner = self._tuner
         self.console.update(True, tuner.tuned, tuner.transition, *self._shown(tuner.spent))
         if ladder is not None:
             self._begin(ladder)
+        return None
 
     def _shown(self, n_grad: float) -> tuple[np.ndarray, np.ndarray]:
         """Return for each chain its share of the gradients, and no failures, which are those of all temperatures."""
@@ -188,16 +190,6 @@ class Tempering(Driver):
         self.run = ladder
         self.tuned = True
         self.recorder.begin(ladder)
-
-    def _resume(self, stored: dict[str, Any]) -> None:
-        """Continue the stored run; refuse fewer draws than it has."""
-        rows = stored["rows"]
-        store = str(self.request.store)
-        self._record_in(Store.resume(store, self._identity | {"rows": rows}, types=_TYPES), rows)
-        self.run = self.recorder.run
-        stopping_rule(self.request.draws, self.run.replicas, self.run.done, self.recorder, self.processes)
-        self.path.mixture = self.run.mixture
-        self.console.update(False, self.run.tuned, self.run.done, *self._shown(float(self.run.n_grad.sum())))
 
     def _record_in(self, store: Store, rows: int) -> None:
         recorder = StoreRecorder(str(self.request.store), store, rows, self._identity["seed"], self.processes)

@@ -22,7 +22,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import MOST_DENSE, Coordinates, best_coordinates
 from pmm_mcmc.diagnostics.mode_mass import Maximum, distinct
-from pmm_mcmc.diagnostics.mode_search import DIP, OtherModes, SearchSpace, lowest_falls, search_modes, turned
+from pmm_mcmc.diagnostics.mode_search import DIP, ModeSearch, OtherModes, SearchSpace, lowest_falls, turned
 from pmm_mcmc.engines.contract import TunedParameters
 from pmm_mcmc.model.tempered import GaussianMixture
 from pmm_mcmc.tempering.path import Points, TemperingPath
@@ -115,7 +115,7 @@ def search_modes_of_ladder(
         coordinates=setting.coordinates,
     )
     unmet = unmet_maxima(space, rng.permutation(intermediate), int(_SHARE * n_grad), rng)
-    modes, maxima = search_modes(space, prior, rng, maxima=unmet)
+    modes, maxima = ModeSearch(space, rng).run(prior, unmet)
     return modes, maxima, space.spent
 
 
@@ -129,7 +129,11 @@ def unmet_maxima(space: SearchSpace, intermediate: np.ndarray, limit: int, rng: 
     met = _maxima(space, rng.permutation(space.draws)[:_POSTERIOR_STARTS], 0.25 * limit)
     if not met:  # nothing that the others could be compared with
         return np.empty((0, space.d))
-    places = _places_to_ascend(space, met, (limit - space.spent) // 2, rng)
+    offsets = space.along_coordinates((limit - space.spent) // 2, rng).reshape(-1, space.d)
+    base = [met[i] for i in rng.integers(len(met), size=len(offsets))]
+    places = np.reshape([maximum.y for maximum in base], (-1, space.d)) + offsets
+    best = lowest_falls(offsets, [maximum.lp for maximum in base] - space.lp(places), _PLACES)
+    places = places[best]
     maxima = _maxima(space, np.concatenate([places, space.whiten(intermediate)]), limit)
     highest_first = sorted(maxima, key=lambda maximum: -maximum.lp)
     unmet = [maximum.y for maximum in distinct(highest_first, met)[:_MOST_MAXIMA]]
@@ -145,15 +149,6 @@ def _maxima(space: SearchSpace, start: np.ndarray, limit: float) -> list[Maximum
         group = start[i : i + _TOGETHER]
         maxima += space.maxima(group, _GRADIENTS_PER_ASCENT * len(group))
     return maxima
-
-
-def _places_to_ascend(space: SearchSpace, met: list[Maximum], limit: int, rng: np.random.Generator) -> np.ndarray:
-    """Return places along coordinates where the density is highest for their distance from a maximum."""
-    offsets = space.along_coordinates(limit, rng).reshape(-1, space.d)
-    base = [met[i] for i in rng.integers(len(met), size=len(offsets))]
-    places = np.reshape([maximum.y for maximum in base], (-1, space.d)) + offsets
-    best = lowest_falls(offsets, [maximum.lp for maximum in base] - space.lp(places), _PLACES)
-    return places[best]
 
 
 # Modes at most; the lightest ones are one with the last.

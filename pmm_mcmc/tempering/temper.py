@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import numbers
 import os
@@ -14,13 +15,13 @@ import numpy as np
 import xarray as xr
 from threadpoolctl import threadpool_limits
 
+from pmm_mcmc.diagnostics.labels import FINDINGS
 from pmm_mcmc.engines.processes import is_primary_process
 from pmm_mcmc.model.checks import flat_priors, model_of
 from pmm_mcmc.model.hierarchy import children_of
 from pmm_mcmc.model.user_density import LogDensity
 from pmm_mcmc.run.console import Console, RunProgress, interrupted
 from pmm_mcmc.run.driver import FinishedChunk, StopRequest, stop_on_signals
-from pmm_mcmc.run.findings import findings_of
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import (
     Initvals,
@@ -29,9 +30,7 @@ from pmm_mcmc.run.request import (
     Request,
     Seed,
     Step,
-    backend_of,
     fresh_seed,
-    one_step,
     refuse_unknown,
     stored_run,
 )
@@ -117,16 +116,9 @@ def temper(
     True
     """
     refuse_unknown(others, temper)
-    name, jax = backend_of(backend)
-    method = one_step(step, draws)
-    if method is not None and method.arguments.integrated:
-        raise ValueError(
-            f"step: {', '.join(method.arguments.integrated)} cannot be integrated out: a ladder samples all variables; "
-            "leave reparametrise out"
-        )
     request = Request(
         draws=draws,
-        step=method,
+        step=step,
         tune=tune,
         chains=chains,
         ladder=ladder,
@@ -136,9 +128,8 @@ def temper(
         initvals=initvals,
         var_names=var_names,
         cores=cores,
-        backend=name,
-        device=jax.device,
-        precision=jax.precision,
+        backend=backend,
+        adjusted=True,
         store=store,
         resume=resume,
         callback=callback,
@@ -163,7 +154,13 @@ def _tempered(request: Request) -> xr.DataTree:
         begin = begin if request.reference == "prior" else "fitted Gaussians"
         plan = SamplingPlan.of(request, lambda sampled: console.announce(f"{sampled}, on a ladder from {begin}"))
         console.prepared()
-        _say_what_is_centred(request, console)
+        children = [] if isinstance(request.model, LogDensity) else children_of(model_of(request.model))
+        if children:
+            console.log(
+                "Not non-centred on a ladder: %s. If the verdict is that draws are too few, write the model "
+                "non-centred by hand",
+                ", ".join(children),
+            )
         if request.resume and not stored:
             _log.info("Nothing is stored yet in %s: the ladder is tuned from the beginning", request.store)
         bar = RunProgress(
@@ -176,7 +173,9 @@ def _tempered(request: Request) -> xr.DataTree:
             if driver.tuned:
                 if finished or request.store is None:
                     driver.weigh_modes()
-                driver.recorder.note(console.times() | findings_of({"modes": driver.run.other_modes._asdict()}))
+                driver.recorder.note(
+                    console.times() | {FINDINGS: json.dumps({"modes": driver.run.other_modes._asdict()})}
+                )
     result = driver.result()
     draws = result["posterior"].sizes["draw"]
     if not finished:
@@ -234,19 +233,6 @@ def _reference_of(model: Model | None, reference: str | None) -> str:
     return "prior" if informed and not improper else "gaussian"
 
 
-def _say_what_is_centred(request: Request, console: Console) -> None:
-    """Log which variables of a hierarchy stay centred on a ladder."""
-    if isinstance(request.model, LogDensity):
-        return
-    children = children_of(model_of(request.model))
-    if children:
-        console.log(
-            "Not non-centred on a ladder: %s. If the verdict is that draws are too few, write the model non-centred by "
-            "hand",
-            ", ".join(children),
-        )
-
-
 def _temperatures(
     ladder: str | int | Sequence[float], reference: str | None, *, chains: int
 ) -> tuple[np.ndarray | None, int | None]:
@@ -280,6 +266,11 @@ def _temperatures(
 def _for_ladder(step: LangevinStep) -> LangevinStep:
     """Return the step with what a ladder takes of it: friction and scaling."""
     arguments = step.arguments
+    if arguments.integrated:
+        raise ValueError(
+            f"step: {', '.join(arguments.integrated)} cannot be integrated out: a ladder samples all variables; leave "
+            "reparametrise out"
+        )
     if arguments.kernel.adjusted:
         raise ValueError(
             f"ladder with {arguments.method}: its levels move by adjusted steps of their own; leave the step "

@@ -198,7 +198,6 @@ class Tuner:
         return Points.joined(draws)
 
     def _draw(self, n: int) -> Points:
-        """Return independent draws of the reference."""
         self._reference_draws += 1
         self.spent += n
         return self.path.draw((*self.key.tolist(), _ANNEALING, self._reference_draws), n)
@@ -298,7 +297,11 @@ class Tuner:
             steady = steady + 1 if scans > _FIRST and change <= _STEADY * max(self.barrier, 0.5) else 0
             if last:
                 return ladder, newest
-            self._fit_levels(ladder, newest.draws)
+            for k, setting in enumerate(ladder.settings[1:], 1):
+                beta = float(ladder.betas[k])
+                of_level = Points.joined([points.take((slice(None), k)) for points in newest.draws])
+                fitted = self._fitted(of_level.position, of_level.slope(beta), beta, setting.step_size)
+                ladder.settings[k] = fitted._replace(steps_per_draw=setting.steps_per_draw)
             scans *= 2
             # The chains by level, from the reference on, and then those of no replica.
             order = np.concatenate([ladder.chain_at.T.ravel(), np.setdiff1d(np.arange(self.chains), ladder.chain_at)])
@@ -376,14 +379,6 @@ class Tuner:
             ends = scans.earlier_log_ratio[:, :, k], scans.log_ratio[:, :, k]
             moves = _moves_between_swaps(*ends, setting.steps_per_draw)
             ladder.settings[k] = setting._replace(steps_per_draw=min(limit, moves))
-
-    def _fit_levels(self, ladder: Ladder, draws: list[Points]) -> None:
-        """Fit the preconditioner of each level but the reference to its draws."""
-        for k, setting in enumerate(ladder.settings[1:], 1):
-            beta = float(ladder.betas[k])
-            of_level = Points.joined([points.take((slice(None), k)) for points in draws])
-            fitted = self._fitted(of_level.position, of_level.slope(beta), beta, setting.step_size)
-            ladder.settings[k] = fitted._replace(steps_per_draw=setting.steps_per_draw)
 
     def _search_modes(self, ladder: Ladder, last_draws: list[Points]) -> None:
         """Search for modes that no draw of the last round at the posterior is in, where the reference is the prior."""

@@ -14,8 +14,6 @@ import numpy as np
 
 from pmm_mcmc.engines.contract import Engine, evaluated_at
 
-__all__ = ["FIRST_STEP", "Ascents", "Density", "raised_starts"]
-
 # Log densities ``(n,)`` and gradients ``(n, d)`` at positions ``(n, d)``; NaN where they are not finite.
 Density = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 

@@ -13,8 +13,6 @@ import numpy as np
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
-__all__ = ["Block", "narrowness", "past_transient", "replacements"]
-
 
 class Block(NamedTuple):
     """Draws of one block of warm-up, one for each transition.

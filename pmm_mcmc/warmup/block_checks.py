@@ -17,8 +17,6 @@ from pmm_mcmc.warmup.block import Block
 from pmm_mcmc.warmup.curvature import LocalCurvature, curvature_bound, rare_curvature
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
-__all__ = ["curvature", "failed", "fitted_coordinates", "largest_spread", "whitened", "whitens"]
-
 
 def failed(block: Block) -> np.ndarray:
     """Return which transitions ``(chain, n)`` failed because the step is too long, not because of the model."""

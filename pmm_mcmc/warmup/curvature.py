@@ -14,8 +14,6 @@ import numpy as np
 
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
-__all__ = ["LocalCurvature", "curvature_bound", "rare_curvature"]
-
 
 def curvature_bound(
     position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool, refines: bool

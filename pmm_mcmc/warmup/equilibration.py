@@ -33,8 +33,6 @@ from pmm_mcmc.warmup.step_size import adjusted_friction, step_for_acceptance, wi
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.warm_up import Warming, training_chains
 
-__all__ = ["EQUILIBRATION", "Equilibration", "adjusted_setting", "least_acceptance", "report_of"]
-
 EQUILIBRATION = "equilibration"
 
 

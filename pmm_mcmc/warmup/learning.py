@@ -24,8 +24,6 @@ from pmm_mcmc.warmup.step_size import longest_step
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.warm_up import FEWEST, Warming, end_of_block
 
-__all__ = ["LENGTH", "Learnt", "Refinement", "learn"]
-
 # Transitions of each chain that a setting is learnt from, at most: those of ``pmm.sample``.
 LENGTH = 1000
 # Share of the step of "auto" below which a step is said to be short, and by which a given one is too long.

@@ -22,8 +22,6 @@ from pmm_mcmc.engines.contract import Engine, in_model_coordinates
 from pmm_mcmc.warmup.block import Block, narrowness, past_transient
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
-__all__ = ["NoncentringFit", "noncentring_at", "noncentring_at_starts", "one_sided"]
-
 # Pairs of a block, one gradient each, for all variables together; each has one at least.  With 2, 4 or 8 for each
 # variable seven hierarchies cost the same but for chance.
 _PAIRS = 8
@@ -131,13 +129,22 @@ class NoncentringFit:
             return old, blocks
         at_x = at_x[good]
         of_x = of_x[good]
-        self._look_around(engine, at_x, of_x, old, share=newest / x.shape[1])
+        begin = int((1.0 - newest / x.shape[1]) * (len(at_x) - 1))
+        children = engine.structure.children
+        around = []
+        for child in children:
+            elements = child.shape[-1] if child.kind == "grouped" else 1
+            count = min(max(-(-_PAIRS // len(children)), -(-elements // 2)), _PAIRS)
+            rows = np.unique(np.linspace(begin, len(at_x) - 1, count).astype(int))
+            around.append(_pairs(engine, at_x[rows], of_x[rows], child, old, self.evaluations))
+            self.evaluations += around[-1].shape[1]
+        self.pairs = [*self.pairs[-1:], around]
         pairs = [np.concatenate(arrays, axis=1) for arrays in zip(*self.pairs, strict=True)]
         noncentring = structure.learn(at_x, of_x, pairs, old)
         if structure.signed.size:
             at_z, _ = structure.to_z(at_x, noncentring)
             _, of_z = structure.pull_back(at_z, of_x, noncentring)
-            noncentring = structure.without_sign(noncentring, one_sided(structure, at_z, of_z))
+            noncentring = structure.without_sign(noncentring, one_sided(structure, at_z, of_z, noncentring))
         z, log_det = structure.to_z(x, noncentring)
         _, gradient = structure.pull_back(z, slope, noncentring)
         _, old_log_det = structure.to_z(x, old)
@@ -146,31 +153,18 @@ class NoncentringFit:
         earlier_blocks = [Block(*(array[:, :cut] for array in window))] if cut else []
         return noncentring, [*earlier_blocks, Block(*(array[:, cut:] for array in window))]
 
-    def _look_around(
-        self, engine: Engine, x: np.ndarray, of_x: np.ndarray, noncentring: np.ndarray, share: float
-    ) -> None:
-        """Add pairs at the newest ``share`` of draws ``(n, d)`` in order of time."""
-        begin = int((1.0 - share) * (len(x) - 1))
-        children = engine.structure.children
-        newest = []
-        for child in children:
-            elements = child.shape[-1] if child.kind == "grouped" else 1
-            count = min(max(-(-_PAIRS // len(children)), -(-elements // 2)), _PAIRS)
-            rows = np.unique(np.linspace(begin, len(x) - 1, count).astype(int))
-            newest.append(_pairs(engine, x[rows], of_x[rows], child, noncentring, self.evaluations))
-            self.evaluations += newest[-1].shape[1]
-        self.pairs = [*self.pairs[-1:], newest]
 
-
-def one_sided(structure: Structure, z: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+def one_sided(structure: Structure, z: np.ndarray, gradient: np.ndarray, noncentring: np.ndarray) -> np.ndarray:
     """Return which signed scales ``(k,)`` are better off as logarithms, at draws ``(n, d)`` in order of time.
 
-    A scale with a sign has no tail towards 0.  Yet what changes sign with it may be correlated with what does not, as
-    the effects of few groups are with an intercept: the other way round on the other side, where no preconditioner
-    suits that suits this one.  The older draws give one, and the newer ones, mirrored, tell whether it fits there, but
-    for its centre, of which a step knows nothing: not if it leaves more of a coordinate that changes sign than a
-    preconditioner that fits may leave.  In eight models (two seeds) signs that left up to 1.4 cost 0.3 to 1.3 times
-    what logarithms did, 0.6 in the median, and runs that kept one that left 2.4 or more 2 to 15 times as much.
+    A scale with a sign has no tail towards 0.  Yet it may have one upward, as the scale of few groups has, and what
+    changes sign with it may be correlated with what does not, as these groups' effects are with an intercept: the
+    other way round on the other side, where no preconditioner suits that suits this one.  The older draws give a
+    preconditioner for the newer ones with the sign, and one for their logarithms: the logarithm is taken if its leaves
+    less.  Newer draws that are mirrored tell whether the former fits on the other side, but for its centre, of which a
+    step knows nothing: not if it leaves more of a coordinate that changes sign than a preconditioner that fits may
+    leave.  In eight models (two seeds) signs that left up to 1.4 cost 0.3 to 1.3 times what logarithms did, 0.6 in the
+    median, and runs that kept one that left 2.4 or more 2 to 15 times as much.
     """
     split = int(0.6 * len(z))
     sides = np.zeros(len(structure.signed), bool)
@@ -183,6 +177,10 @@ def one_sided(structure: Structure, z: np.ndarray, gradient: np.ndarray) -> np.n
         # On a Gaussian the mean of y^2 + g^2 is that of (y + g)^2, and 2.
         left = _misfit_of_shape(coordinates, mirrored, of_mirrored) - here
         sides[i] = left > (THRESHOLDS.misfit - 2.0) * count
+        if not sides[i]:
+            log_z, of_log_z = structure.as_logarithms(z, gradient, noncentring, np.array([i]))
+            of_logarithm = best_coordinates(log_z[:split], of_log_z[:split])
+            sides[i] = _misfit_of_shape(of_logarithm, log_z[rows], of_log_z[rows]) < here
     return sides
 
 

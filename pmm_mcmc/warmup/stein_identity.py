@@ -16,21 +16,6 @@ from scipy.special import pdtrc, pdtrik, stdtrit
 
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
-__all__ = [
-    "Identity",
-    "batch_means",
-    "between_pieces",
-    "count_pieces",
-    "degrees_of_freedom",
-    "largest_t",
-    "poisson_limit",
-    "standard_error",
-    "stein_identity",
-    "steps_for_autocorrelation",
-    "too_wide",
-    "worth_independent",
-]
-
 
 def count_pieces(chains: int, draws: int, pieces: int = THRESHOLDS.pieces) -> int:
     """Return the number of batches that each chain is cut into, for ``pieces`` of all chains."""

@@ -20,12 +20,6 @@ from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.langevin.methods import METHODS, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
-__all__ = [
-    "adapted", "adjusted_friction", "allowed_error", "default_friction", "first_step", "fixed_setting",
-    "follows_curvature", "longest_step", "midpoint_count", "safe_step", "step_for_acceptance", "with_adjusted_step",
-    "with_step",
-]  # fmt: skip
-
 # Halvings of the range of steps before a root is looked for: of 150 curvatures, frictions and targets of the recycled
 # scheme 7 have several, and without halvings another one is found.
 _HALVINGS = 7

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["THRESHOLDS", "Thresholds"]
-
 
 @dataclass(frozen=True)
 class Thresholds:

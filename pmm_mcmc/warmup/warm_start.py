@@ -36,8 +36,6 @@ from pmm_mcmc.warmup.stein_identity import count_pieces, degrees_of_freedom, lar
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.warm_up import Warmup, end_of_check, end_of_growing, shortest_block, stiffness
 
-__all__ = ["DROPPED", "FITS", "REFINED", "WarmStart", "number_of_candidates", "relearnt", "resampled", "warmup_from"]
-
 # Ratios from which on a Pareto distribution is fitted to the largest fifth of them.
 _FEWEST_RATIOS = 25
 # Differences of log ratios that are rounding.

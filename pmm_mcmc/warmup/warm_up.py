@@ -29,7 +29,7 @@ import numpy as np
 from pmm_mcmc.coordinates.affine import Coordinates, diagonal_scale
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Chunk, Engine, Ensemble, TunedParameters
+from pmm_mcmc.engines.contract import Chunk, Engine, Ensemble, TunedParameters, log_det_of
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import HARMONIC
 from pmm_mcmc.warmup import block_checks, step_size
@@ -40,21 +40,6 @@ from pmm_mcmc.warmup.noncentring import NoncentringFit, noncentring_at_starts
 from pmm_mcmc.warmup.stein_identity import steps_for_autocorrelation, too_wide
 from pmm_mcmc.warmup.step_size import fixed_setting
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
-
-__all__ = [
-    "FEWEST",
-    "Warming",
-    "Warmup",
-    "end_of_block",
-    "end_of_check",
-    "end_of_growing",
-    "extension",
-    "latest_freeze",
-    "learnt_from",
-    "shortest_block",
-    "stiffness",
-    "training_chains",
-]
 
 
 def stiffness(curvature: float) -> float:
@@ -176,11 +161,6 @@ class Warmup:
         return self._curvature
 
     @property
-    def learning_chains(self) -> float:
-        """Largest number of chains that the next block may be learnt from: that of the last block, if there is one."""
-        return len(self.blocks[-1].lp) if self.blocks else math.inf
-
-    @property
     def replaces(self) -> bool:
         """Whether a chain that is still on its way down from its start is replaced by a copy of another."""
         return self.done >= min(THRESHOLDS.first_block, latest_freeze(self.length))
@@ -255,7 +235,12 @@ class Warmup:
         """Fit the setting to a window of the newest draws; freeze a settled one."""
         length = max(math.ceil(THRESHOLDS.window * self.done), self.blocks[-1].lp.shape[1])
         if engine is not None and self._noncentring.positions:
-            self._fit_noncentring(engine, length)
+            coordinates = self.tuned.coordinates
+            assert coordinates.density_parameters is not None
+            density_parameters, self.blocks = self._noncentring.learn(
+                engine, coordinates.density_parameters, self.blocks, length
+            )
+            self.tuned = self.tuned._replace(coordinates=coordinates._replace(density_parameters=density_parameters))
         block = self.blocks[-1]
         d = block.position.shape[2]
         window = Block.newest(self.blocks, length)
@@ -263,39 +248,10 @@ class Warmup:
         usable = past_transient(-window.lp, d, narrowness(block.gradient, d))
         if self.replaces:
             self.source = replacements(usable[:, -block.lp.shape[1] :], block.unstable)
-        settled = self._fit_setting(window, usable, engine, block)
-        if settled or self.done >= latest_freeze(self.length):
-            self._freeze()
-
-    def _freeze(self) -> None:
-        self.frozen = self.done
-        self._last_positions = self.blocks[0].position
-        self.blocks = []
-        self._noncentring.end()
-
-    def _fit_noncentring(self, engine: Engine, length: int) -> None:
-        coordinates = self.tuned.coordinates
-        assert coordinates.density_parameters is not None
-        density_parameters, self.blocks = self._noncentring.learn(
-            engine, coordinates.density_parameters, self.blocks, length
-        )
-        self.tuned = self.tuned._replace(coordinates=coordinates._replace(density_parameters=density_parameters))
-
-    def _fit_setting(self, window: Block, usable: np.ndarray, engine: Engine | None, block: Block) -> bool:
-        """Fit coordinates and step to a window that ends with a block; return whether the setting is settled."""
         previous = self.tuned
         usable_of_block = usable[:, -block.lp.shape[1] :]
         fits = block_checks.whitens(previous.coordinates, block, usable_of_block)
         failure_rate = float((block_checks.failed(block) & usable_of_block).mean())
-        self._fit_coordinates(window, usable, engine)
-        self._adapt_step(window, usable, block, failure_rate)
-        step = self.tuned.step_size
-        # Not a cap that has just grown back, which is as much but for rounding.
-        steady = max(step / previous.step_size, previous.step_size / step) < THRESHOLDS.steady - _ROUNDING
-        healthy = failure_rate == 0.0 and np.array_equal(self.source, np.arange(len(self.source)))
-        return self.done >= self.least * self._stiffness and fits and steady and healthy
-
-    def _fit_coordinates(self, window: Block, usable: np.ndarray, engine: Engine | None) -> None:
         coordinates = block_checks.fitted_coordinates(self.arguments, self.tuned.coordinates, window, usable)
         self.tuned = self.tuned._replace(coordinates=coordinates)
         gradient_at = None
@@ -304,14 +260,22 @@ class Warmup:
         self._curvature = block_checks.curvature(
             self.arguments, coordinates, window, usable, self._steepest, gradient_at
         )
-
-    def _adapt_step(self, window: Block, usable: np.ndarray, block: Block, failure_rate: float) -> None:
         follows = step_size.follows_curvature(self.arguments)
         shrinks = follows and (failure_rate > THRESHOLDS.failure_rate or self._is_too_wide(window, usable))
         accept = float(block.accept.mean(axis=1).min())
         self.tuned, self._step_share = step_size.adapted(
             self.arguments, self.tuned, self._step_share, accept, shrinks, self._curvature
         )
+        step = self.tuned.step_size
+        # Not a cap that has just grown back, which is as much but for rounding.
+        steady = max(step / previous.step_size, previous.step_size / step) < THRESHOLDS.steady - _ROUNDING
+        healthy = failure_rate == 0.0 and np.array_equal(self.source, np.arange(len(self.source)))
+        settled = self.done >= self.least * self._stiffness and fits and steady and healthy
+        if settled or self.done >= latest_freeze(self.length):
+            self.frozen = self.done
+            self._last_positions = self.blocks[0].position
+            self.blocks = []
+            self._noncentring.end()
 
     def _set_step(self, step: float) -> None:
         self.tuned = step_size.with_step(self.arguments, self.tuned, step, self._curvature)
@@ -430,7 +394,7 @@ class Warming:
         lp = np.empty((len(n_grad), rows))
         narrow = np.empty(len(n_grad))
         for chains, chunk in local_ensemble.advance_in_batches(engine, setting, rows, batch, tolerance=tolerance):
-            lp[chains] = chunk.sampled_lp
+            lp[chains] = chunk.lp + log_det_of(chunk.evaluation, engine.d)
             narrow[chains] = narrowness(chunk.evaluation, engine.d)
             n_grad[chains] += chunk.n_grad.sum(axis=1)
             observe(chains, chunk)
@@ -453,7 +417,9 @@ class Warming:
         n = len(self.n_grad)
         rows = warmup.boundary - warmup.done
         processes = Processes(slice(0, n)) if processes is None else processes
-        training_count = int(min(warmup.learning_chains, learnt_from(n, rows, training_chains(engine.d))))
+        training_count = learnt_from(n, rows, training_chains(engine.d))
+        if warmup.blocks:
+            training_count = min(training_count, len(warmup.blocks[-1].lp))
         training: list[Block] = []
         rejected: list[np.ndarray] = []
 
@@ -471,27 +437,19 @@ class Warming:
         training.clear()  # in many coordinates it is as large as all draws
         (unstable,) = processes.join(np.concatenate(rejected))
         old = self.tuned.coordinates
-        self._close(engine, newest, replacements(usable, unstable))
-        self.ensemble.change_coordinates(engine, old, self.tuned.coordinates)
-
-    def _close(self, engine: Engine, block: Block, source: np.ndarray) -> None:
-        """Update the setting by the draws of the training chains in a block, and replace chains that are stuck.
-
-        ``source`` is the number of the chain from which each chain goes on; that of the training chains follows from
-        their draws.  States keep their old coordinates.
-        """
-        warmup = self.warmup
-        assert warmup is not None
-        chains = np.arange(len(self.n_grad))
-        warmup.observe(block, engine.structure)
+        warmup.observe(newest, engine.structure)
         earlier_shares = self._shares()
         self.tuned = warmup.update(engine)
-        if warmup.frozen is not None or not warmup.replaces:
-            source = chains.copy()
+        # The chain from which each goes on, where some are stuck; of training chains that follows from their draws.
+        source = np.arange(n)
+        if warmup.frozen is None and warmup.replaces:
+            source = replacements(usable, unstable)
         source[: len(warmup.source)] = warmup.source
-        if not np.array_equal(source, chains):
-            self.ensemble.copy_from(source)
+        if not np.array_equal(source, np.arange(n)):
+            self.ensemble.state = self.ensemble.state[source]
+            self.ensemble.evaluation = self.ensemble.evaluation[source]
         self.n_grad = self.n_grad + self._shares() - earlier_shares
+        self.ensemble.change_coordinates(engine, old, self.tuned.coordinates)
 
     def _shares(self) -> np.ndarray:
         """Return each chain's share of the gradients that the schedule has evaluated."""

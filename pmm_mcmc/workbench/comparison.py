@@ -19,20 +19,8 @@ import pymc as pm
 import xarray as xr
 from scipy.stats import ttest_ind
 
+import pmm_mcmc.api as api
 from pmm_mcmc._version import __version__
-from pmm_mcmc.api import (
-    NOT_TRUSTED,
-    TRUSTED,
-    UNDECIDED,
-    Verdict,
-    check_count,
-    check_discrete,
-    check_free,
-    clock,
-    console,
-    verdict,
-    write,
-)
 from pmm_mcmc.workbench.entrants import FEWEST, NAMES, Run, Sampler, named, run
 from pmm_mcmc.workbench.figures import THEMES, draw, short_names
 from pmm_mcmc.workbench.measures import MEASURES, Arrays, beyond_noise, measured, score_of
@@ -42,7 +30,6 @@ from pmm_mcmc.workbench.targets import Target, get
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Comparison", "compare"]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -164,11 +151,14 @@ def compare(
     """
     least = {"chains": 2, "n_grad": 2 * FEWEST, "random_seed": 0, "seeds": 1}
     for name, value in (("chains", chains), ("n_grad", n_grad), ("random_seed", random_seed), ("seeds", seeds)):
-        check_count(name, value, least[name])
+        api.check_count(name, value, least[name])
     target, model, title = _posterior(model_or_target)
     entrants = named(samplers, model)
     score = score_of(model)
-    cache = _Cache(folder, _mark_of(model, score))
+    # An initial point, and a gradient beside it, tell models and data apart.
+    point = model.initial_point(0)
+    start = np.concatenate([np.ravel(point[value.name]) for value in model.continuous_value_vars])[None].astype(float)
+    cache = _Cache(folder, np.concatenate([start, score(start + 0.1)]))
     truth, source = _truth_for(target, model, reference, n_grad, chains, random_seed, cache)
     labels = model_labels(model)
     if truth is not None and truth.mean.size != len(labels):
@@ -182,12 +172,12 @@ def compare(
         weights = np.bincount(modes) / len(modes)
     runs: dict[str, list[Arrays]] = {name: [] for name in entrants}
     failures: dict[str, str] = {}
-    screen = console() if progressbar else None
+    screen = api.console() if progressbar else None
     began = time.monotonic()
     for name, sampler in entrants.items():
         for seed in range(random_seed, random_seed + (1 if isinstance(sampler, xr.DataTree) else seeds)):
             if screen is not None:
-                write(screen, f"{title}: {name}, seed {seed}, after {clock(time.monotonic() - began)}")
+                api.write(screen, f"{title}: {name}, seed {seed}, after {api.clock(time.monotonic() - began)}")
             try:
                 drawn = cache.run(name, sampler, model, n_grad, chains, seed)
                 runs[name].append(measured(drawn, truth, mode, weights, score))
@@ -199,7 +189,7 @@ def compare(
                 if not runs[name]:
                     break
     if screen is not None:
-        write(screen, f"{title}: {len(entrants)} samplers in {clock(time.monotonic() - began)}", last=True)
+        api.write(screen, f"{title}: {len(entrants)} samplers in {api.clock(time.monotonic() - began)}", last=True)
     return Comparison(title, source, _table(runs, failures, truth, labels), n_grad, runs, truth, labels, weights)
 
 
@@ -217,8 +207,8 @@ def _posterior(model_or_target: str | Target | pm.Model) -> tuple[Target | None,
         raise TypeError(
             f"model_or_target={target!r}: must be a PyMC model, a target of pmm.workbench.targets, or the name of one"
         )
-    check_free(model)
-    check_discrete(model, " first")
+    api.check_free(model)
+    api.check_discrete(model, " first")
     return target, model, title
 
 
@@ -240,7 +230,7 @@ class _Cache:
         path = self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
         if path.exists():
             with np.load(path) as file:
-                judgement = Verdict(str(file["state"]), str(file["says"]), ())
+                judgement = api.Verdict(str(file["state"]), str(file["says"]), ())
                 return Run(
                     file["position"], float(file["warm_up"]), file["gradients"], judgement, float(file["elsewhere"])
                 )  # fmt: skip
@@ -251,13 +241,6 @@ class _Cache:
         np.savez(draft, state=judgement.state, says=judgement.sentence, **arrays)
         draft.replace(path)
         return made
-
-
-def _mark_of(model: pm.Model, score: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Return numbers that tell models and data apart: an initial point, and a gradient beside it."""
-    point = model.initial_point(0)
-    start = np.concatenate([np.ravel(point[value.name]) for value in model.continuous_value_vars])[None].astype(float)
-    return np.concatenate([start, score(start + 0.1)])
 
 
 def _truth_for(
@@ -290,8 +273,8 @@ def _truth_for(
         raise TypeError(
             f"reference={reference!r}: must be 'nuts' for a long run, a result of pm.sample or pmm.sample, or None"
         )
-    judgement = verdict(reference)
-    if judgement.state == NOT_TRUSTED:
+    judgement = api.verdict(reference)
+    if judgement.state == api.NOT_TRUSTED:
         return None, f"None, for the draws that were given are not to be trusted. {judgement.sentence}"
     position = unconstrained_draws(reference, model)
     return truth_of_draws(position), f"The draws that were given: {_size(position)}."
@@ -310,7 +293,9 @@ def _table(
         row: dict[str, Any] = {}
         states = [str(each["state"]) for each in arrays]
         if arrays:
-            row = {state.replace(" ", "_"): states.count(state) for state in (TRUSTED, UNDECIDED, NOT_TRUSTED)}
+            row = {
+                state.replace(" ", "_"): states.count(state) for state in (api.TRUSTED, api.UNDECIDED, api.NOT_TRUSTED)
+            }
         stuck = any(float(each["r_hat"]) > STUCK for each in arrays)
         for measure in MEASURES:
             values = np.array([float(each[measure]) for each in arrays])
@@ -320,7 +305,7 @@ def _table(
         if arrays and truth is not None and not stuck:
             for kind, (beyond, worst, size) in beyond_noise(arrays, truth).items():
                 row |= {f"{kind}_beyond": beyond, f"{kind}_at": labels[worst], f"{kind}_off": size}
-        texts = [str(each["says"]) for each in arrays if str(each["state"]) != TRUSTED]
+        texts = [str(each["says"]) for each in arrays if str(each["state"]) != api.TRUSTED]
         row["says"] = " ".join([*([failures[name]] if name in failures else []), *dict.fromkeys(texts[:1])])
         rows[name] = row
     return pd.DataFrame.from_dict(rows, orient="index").reindex(columns=list(Comparison.columns))
@@ -426,16 +411,13 @@ class Comparison:
 
     def _notes(self) -> list[str]:
         """Return lines below the tables: the legend, what failed or is stuck, and the conclusions."""
-        stuck = [name for name, r_hat in self._largest_r_hat().items() if r_hat > STUCK]
+        stuck = [name for name, arrays in self.runs.items() if any(float(each["r_hat"]) > STUCK for each in arrays)]
         lines = [_NOTE]
         lines += (
             [f"No cost and no star where chains disagree (r_hat above {STUCK}): {', '.join(stuck)}."] if stuck else []
         )
         lines += [f"{name}: {text.split('. ')[0]}." for name, text in self.table["says"].items() if text]
         return [*lines, *self.conclusions]
-
-    def _largest_r_hat(self) -> dict[str, float]:
-        return {name: max(float(each["r_hat"]) for each in arrays) for name, arrays in self.runs.items() if arrays}
 
     def _repr_html_(self) -> str:
         parts = "".join(table.to_html(border=0) for table in self._tables().values())

@@ -19,8 +19,6 @@ from pymc.step_methods.arraystep import BlockedStep
 from pmm_mcmc.api import LangevinStep, Verdict, sample, temper, verdict
 from pmm_mcmc.workbench.reference import unconstrained_draws
 
-__all__ = ["FEWEST", "NAMES", "Run", "Sampler", "named", "run"]
-
 type Sampler = str | LangevinStep | BlockedStep | xr.DataTree | Callable[..., xr.DataTree]
 # Samplers that have a name, and what tables call them.
 NAMES = {"default": "pmm.sample", "nuts": "NUTS", "nutpie": "nutpie"}

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["THEMES", "draw", "short_names"]
 
 THEMES = {"light": "default", "dark": "dark_background"}
 # Okabe and Ito's colours, but for black, each with a style where they come round.

@@ -23,8 +23,6 @@ from pytensor.tensor.random.type import RandomType
 
 from pmm_mcmc.api import check_discrete, check_free, model_cache, python_function, python_mode
 
-__all__ = ["Inputs", "Simulator"]
-
 
 @dataclass(frozen=True)
 class Inputs:

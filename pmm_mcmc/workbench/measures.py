@@ -13,8 +13,6 @@ from pmm_mcmc.api import convergence, python_mode
 from pmm_mcmc.workbench.entrants import Run
 from pmm_mcmc.workbench.reference import Truth
 
-__all__ = ["MEASURES", "Arrays", "beyond_noise", "kernel_stein_discrepancy", "measured", "score_of", "sliced_w2"]
-
 Arrays = dict[str, np.ndarray]
 # Of each run; tables have their means over the seeds.
 MEASURES = {

@@ -25,8 +25,6 @@ from arviz_base.labels import BaseLabeller
 from pmm_mcmc._version import __version__
 from pmm_mcmc.api import COLUMNS, EQUILIBRATION, WORDS, Model, Result, checked, read, summary, verdict, with_numbers
 
-__all__ = ["html_of", "report"]
-
 # Rows of a table, parameters of a figure, its chains and the draws of each that are read at a glance.
 _MOST_ROWS = 200
 _MOST_DRAWN = 6

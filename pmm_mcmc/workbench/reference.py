@@ -12,8 +12,6 @@ import xarray as xr
 from pmm_mcmc.api import flat_names, standard_error, unconstraining_of
 from pmm_mcmc.workbench.targets import Target
 
-__all__ = ["Truth", "model_labels", "truth_of_draws", "truth_of_target", "unconstrained_draws"]
-
 
 class Truth(NamedTuple):
     """Mean and standard deviation of each unconstrained coordinate with their standard errors, ``(d,)``, and draws.

@@ -15,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,48 +26,8 @@ from pymc.exceptions import SamplingError
 from rich.progress import BarColumn, Progress, TextColumn
 from threadpoolctl import threadpool_limits
 
-from pmm_mcmc.api import (
-    DRAWINGS,
-    DRAWS,
-    THRESHOLDS,
-    Convergence,
-    FinishedRun,
-    Folder,
-    Gathered,
-    Groups,
-    Request,
-    Sampling,
-    SamplingPlan,
-    Seed,
-    Step,
-    StoppingRule,
-    StopRequest,
-    StoreError,
-    Verdict,
-    clock,
-    console,
-    convergence,
-    coords_and_dims,
-    cores,
-    decode,
-    density_at,
-    differences,
-    encode,
-    flat_names,
-    fresh_seed,
-    judge,
-    model_of,
-    model_starts,
-    one_step,
-    read,
-    spread_starts,
-    starts,
-    stop_on_signals,
-    write,
-)
+import pmm_mcmc.api as api
 from pmm_mcmc.workbench.inputs import Inputs
-
-__all__ = ["FIGURES", "Fit", "Fits", "Record", "Study", "records_of", "refit"]
 
 # Draws of each chain after which a fit may end: where means are known to the verdict's limit, and chains agree.
 _ENDS = (250, 500, 1000)
@@ -79,55 +40,23 @@ class Fit(NamedTuple):
     """
 
     draws: dict[str, np.ndarray]
-    convergence: Convergence
+    convergence: api.Convergence
     gradients: int
-    verdict: Verdict
+    verdict: api.Verdict
     start: str
 
 
-class Fits:
-    """Fits of the model of a request to the data that it has at the time.
-
-    The plan, its compiled functions and the model's initial point serve all fits.  A warm-up is each fit's own, or that
-    from the start of the request: the setting of another fit, kept unchecked, took two to thirty times the gradients
-    where scales differ between data.
-    """
-
-    def __init__(self, request: Request, announce: Callable[[str], None]):
-        self.plan = SamplingPlan.of(request, announce)
-        self._request = request
-        self._centre = model_starts(self.plan.model, self.plan.model.value_vars, None, 1)[0][0]
-
-    def fit(self, seed: list[int]) -> Fit:
-        """Sample the model with its present data, by random numbers that depend on the seed alone."""
-        plan = self.plan
-        chains = self._request.chains
-        rng = np.random.default_rng(seed)
-        positions = spread_starts(self._centre, chains, None, lambda x: density_at(plan.engine, x)[1], rng)
-        if positions is None:
-            positions = starts(plan.engine, plan.model, None, None, chains, None, rng)  # which says why there is none
-        request = plan.request
-        run = plan.approach.begun(positions, request.start, request.superchains, rng)
-        draws = _Draws(chains)
-        rule = _ConvergenceRule(draws)
-        sampling = Sampling(plan, run, draws, rule, _SILENT)
-        sampling.go(StopRequest())
-        tree = plan.layout.tree(draws.groups, plan.attributes | run.attributes(plan.setting))
-        for name, report in run.reports().items():
-            tree[name] = report
-        outcome = "" if run.warm_start is None else run.warm_start.outcome
-        return Fit(draws.groups["posterior"], rule.convergence, int(run.n_grad.mean()), judge(read(tree)), outcome)
-
-
-class _Draws:
-    """Recorder of the draws of a run, as :class:`pmm_mcmc.run.phases.Sampling` has it."""
+class _Draws(api.StoppingRule):
+    """Recorder of the draws of a fit, which ends where chains agree, and all means are known to the verdict's limit."""
 
     rows = _ENDS[0]
 
     def __init__(self, chains: int):
-        self._gathered = Gathered(chains, _ENDS[-1])
+        super().__init__(_ENDS)
+        self._gathered = api.Gathered(chains, _ENDS[-1])
+        self.convergence = api.Convergence(*[np.empty(0)] * 3)
 
-    def put(self, groups: Groups, complete: bool = True) -> None:
+    def put(self, groups: api.Groups, complete: bool = True) -> None:
         """Record a chunk, but none of a warm-up."""
         if "posterior" in groups:
             self._gathered.append(groups)
@@ -136,115 +65,56 @@ class _Draws:
         """Attributes are not kept."""
 
     @property
-    def groups(self) -> Groups:
+    def groups(self) -> api.Groups:
         """The draws so far, by group and name."""
         return self._gathered.upto(self._gathered.done)
 
-
-class _ConvergenceRule(StoppingRule):
-    """The rule that a run ends where chains agree, and all means are known to the limit of the verdict."""
-
-    def __init__(self, draws: _Draws):
-        super().__init__(_ENDS)
-        self._draws = draws
-        self.convergence = Convergence(*[np.empty(0)] * 3)
-
     def suffices(self) -> bool:
         """Return whether the draws so far have converged."""
-        values = self._draws.groups["posterior"].values()
-        self.convergence = convergence(np.concatenate([v.reshape(*v.shape[:2], -1) for v in values], axis=2))
-        unknown = self.convergence.ess_bulk < THRESHOLDS.mcse**-2.0
-        return not (unknown | (self.convergence.r_hat > THRESHOLDS.r_hat)).any()
+        self.convergence = api.convergence(table(self.groups["posterior"]))
+        unknown = self.convergence.ess_bulk < api.THRESHOLDS.mcse**-2.0
+        return not (unknown | (self.convergence.r_hat > api.THRESHOLDS.r_hat)).any()
 
 
-class _Silent:
-    """A console of a run that says nothing."""
-
-    def log(self, *_: Any) -> None:
-        """Log nothing."""
-
-    update = log
-
-
-_SILENT: Any = _Silent()
-
+# A console of a run that says nothing.
+_SILENT: Any = SimpleNamespace(log=lambda *_: None, update=lambda *_: None)
 
 type StorePath = str | os.PathLike[str]
 Record = dict[str, Any]
 # Records in a file of a store, and seconds between lines of progress where none can be drawn over.
 _FILE = 10
+_FILE_NAME = "records-{:08d}"
 _SECONDS = 5.0
-
-
-def records_of(
-    task: Callable[[int], Record],
-    count: int,
-    cores: int,
-    identity: Record,
-    store: StorePath | None,
-    resume: bool,
-    show: bool,
-) -> list[Record]:
-    """Return the records of tasks 0 to ``count - 1``, or of the first of them if a signal ends the loop.
-
-    Parameters
-    ----------
-    task
-        A function of the number of a task, on which alone its record depends.
-    cores
-        Number of processes; Linux alone has more than one.
-    identity
-        Entries that a stored loop must have to be resumed.
-    store, resume
-        The folder of the records, and whether to go on with those in it.
-    show
-        Whether to show progress.
-    """
-    stopped = StopRequest()
-    with _opened(store, resume, identity) as (folder, records), threadpool_limits(1):
-        del records[count:]
-        with _bar(count, len(records), show) as update, stop_on_signals(stopped):
-            for record in _mapped(task, range(len(records), count), cores, stopped):
-                records.append(record)
-                update(records)
-                if folder is not None and len(records) % _FILE == 0:
-                    folder.put(_key(len(records)), encode(records[-_FILE:]))
-                if stopped():
-                    break
-    stopped.raise_again()
-    return records
-
-
-def _key(end: int) -> str:
-    return f"records-{end:08d}"
 
 
 @contextmanager
 def _opened(
-    path: str | os.PathLike[str] | None, resume: bool, identity: dict[str, Any]
-) -> Iterator[tuple[Folder | None, list[Record]]]:
+    path: StorePath | None, resume: bool, identity: dict[str, Any]
+) -> Iterator[tuple[api.Folder | None, list[Record]]]:
     """Open a store; yield it with its records."""
     if path is None:
         yield None, []
         return
-    folder = Folder(path)
+    folder = api.Folder(path)
     with folder.opened_for_writing():
         stored = folder.get("identity")
         if stored is not None and not resume:
-            raise StoreError(f"store={os.fspath(path)!r}: has records; use resume=True, or another path")
+            raise api.StoreError(f"store={os.fspath(path)!r}: has records; use resume=True, or another path")
         if stored is None:
-            folder.put("identity", encode(identity))
-        elif texts := differences(decode(stored), identity):
-            raise StoreError(f"store={os.fspath(path)!r}: another run's ({texts}); give its arguments, or another path")
+            folder.put("identity", api.encode(identity))
+        elif texts := api.differences(api.decode(stored), identity):
+            raise api.StoreError(
+                f"store={os.fspath(path)!r}: another run's ({texts}); give its arguments, or another path"
+            )
         records: list[Record] = []
-        while (data := folder.get(_key(len(records) + _FILE))) is not None:
-            records += decode(data)
+        while (data := folder.get(_FILE_NAME.format(len(records) + _FILE))) is not None:
+            records += api.decode(data)
         yield folder, records
         folder.release()
 
 
 def _mapped(
-    task: Callable[[int], Record], numbers: Sequence[int], cores: int, stopped: StopRequest
+    task: Callable[[int], Record], numbers: Sequence[int], cores: int, stopped: api.StopRequest
 ) -> Iterator[Record]:
     """Yield the records of tasks in their order."""
     if min(cores, len(numbers)) < 2 or not sys.platform.startswith("linux"):
@@ -287,11 +157,11 @@ def _bar(count: int, stored: int, show: bool) -> Iterator[Callable[[Sequence[Rec
     if not show:
         yield lambda records: None
         return
-    screen = console()
+    screen = api.console()
     began = last = perf_counter()
     drawn = screen.is_interactive or screen.is_jupyter
     columns = TextColumn("{task.description}"), BarColumn(bar_width=None)
-    bar = Progress(*columns, console=screen, refresh_per_second=DRAWINGS, expand=True, disable=not drawn)
+    bar = Progress(*columns, console=screen, refresh_per_second=api.DRAWINGS, expand=True, disable=not drawn)
     shown = bar.add_task(f"0 of {count} fits", total=count, completed=stored)
 
     def update(records: Sequence[Record]) -> None:
@@ -300,10 +170,10 @@ def _bar(count: int, stored: int, show: bool) -> Iterator[Callable[[Sequence[Rec
         now = perf_counter()
         left = (count - done) * (now - began) / max(done - stored, 1)
         untrusted = sum(record["state"] != "trusted" for record in records)
-        line = f"{done} of {count} fits, {untrusted} not trusted, {clock(now - began)}, {clock(left)} left"
+        line = f"{done} of {count} fits, {untrusted} not trusted, {api.clock(now - began)}, {api.clock(left)} left"
         bar.update(shown, completed=done, description=line)
         if not drawn and (now - last > _SECONDS or done == count):
-            write(screen, line, last=done == count)
+            api.write(screen, line, last=done == count)
             last = now
 
     with bar:
@@ -322,10 +192,10 @@ def refit(
     model: pm.Model | None = None,
     data_sets: Sequence[Mapping[str, Any]] = (),
     *,
-    step: Step | None = None,
+    step: api.Step | None = None,
     start: xr.DataTree | StorePath | None = None,
     var_names: Sequence[str] | None = None,
-    random_seed: Seed | None = None,
+    random_seed: api.Seed | None = None,
     cores: int | None = None,
     store: StorePath | None = None,
     resume: bool = False,
@@ -383,7 +253,7 @@ def refit(
     >>> pmm.refit(model, sets, random_seed=1, cores=1, progressbar=False)["mean"]["mu"].sizes["data_set"]
     2
     """
-    inputs = Inputs.of(model_of(model))
+    inputs = Inputs.of(api.model_of(model))
     kind = type(data_sets).__name__
     data_sets = [] if isinstance(data_sets, Mapping) else list(data_sets)
     if not data_sets:
@@ -398,7 +268,7 @@ def refit(
     def task(i: int) -> Record:
         return study.fitted(i, data_sets[i], kept)
 
-    digest = hashlib.sha256(study.digest_of_start)
+    digest = study.digest()
     for data in data_sets:
         for name in sorted(data):
             digest.update(name.encode() + np.ascontiguousarray(data[name]).tobytes())
@@ -425,37 +295,32 @@ class Study:
     """Fits of one model in a loop: what :func:`refit` and :func:`pmm_mcmc.sbc` share."""
 
     def __init__(
-        self,
-        inputs: Inputs,
-        step: Step | None,
-        start: xr.DataTree | StorePath | None = None,
-        **options: Any,
+        self, inputs: Inputs, step: api.Step | None, start: xr.DataTree | StorePath | None = None, **options: Any
     ):
         self.inputs = inputs
-        method = one_step(step, DRAWS)
-        former = None if start is None else FinishedRun.of_start(start)
-        request = Request(
-            model=inputs.model, step=method, adjusted=method is None, start=former, backend="numba",
-            replaces_data=True, **options,
+        former = None if start is None else api.FinishedRun.of_start(start)
+        request = api.Request(
+            model=inputs.model, step=step, start=former, backend="numba", replaces_data=True, **options
         )  # fmt: skip
-        if method is not None and method.arguments.integrated:
+        if request.arguments.integrated:
             raise ValueError(
-                f"step: {', '.join(method.arguments.integrated)} cannot be integrated out of data that each fit has "
+                f"step: {', '.join(request.arguments.integrated)} cannot be integrated out of data that each fit has "
                 "anew; leave reparametrise out"
             )
-        self._cores = request.cores or cores()
+        self._cores = request.cores or api.cores()
         self._request = dataclasses.replace(request, cores=1)  # of each process
-        self.seed = fresh_seed() if self._request.seed is None else self._request.seed
-        self._level = logging.INFO if request.progressbar else logging.DEBUG
-        self._fits = Fits(self._request, lambda line: _log.log(self._level, "%s", line))
-        plan = self._fits.plan
+        self.seed = api.fresh_seed() if self._request.seed is None else self._request.seed
+        level = logging.INFO if request.progressbar else logging.DEBUG
+        # Plan and initial point serve all fits.  A warm-up is each fit's own, or that from the start: the setting of
+        # another fit, kept unchecked, took two to thirty times the gradients where scales differ between data.
+        self._plan = plan = api.SamplingPlan.of(self._request, lambda line: _log.log(level, "%s", line))
+        self._centre = api.model_starts(plan.model, plan.model.value_vars, None, 1)[0][0]
         self._shapes = {n: v.shape[2:] for n, v in plan.values(np.empty((1, 0, plan.engine.d)))["posterior"].items()}
 
-    @property
-    def digest_of_start(self) -> bytes:
-        """Bytes that tell the run from which fits start; none without one."""
+    def digest(self) -> Any:
+        """Return a hash that tells the run from which fits start, for data to be added."""
         start = self._request.start
-        return b"" if start is None else start.run.warming.ensemble.state.tobytes()
+        return hashlib.sha256(b"" if start is None else start.run.warming.ensemble.state.tobytes())
 
     @property
     def names(self) -> list[str]:
@@ -465,7 +330,7 @@ class Study:
     @property
     def labels(self) -> list[str]:
         """The labels of all parameters."""
-        return flat_names(list(self._shapes.items()))
+        return api.flat_names(list(self._shapes.items()))
 
     def fitted(self, i: int, data: Mapping[str, Any], more: Callable[..., Record]) -> Record:
         """Return the record of a fit, with what ``more`` makes of it."""
@@ -473,7 +338,7 @@ class Study:
         p = sum(int(np.prod(shape)) for shape in self._shapes.values())
         shape = self._request.chains, p
         try:
-            fit = self._fits.fit([self.seed, i, 1])
+            fit = self._fit([self.seed, i, 1])
         except (SamplingError, ValueError) as error:
             nothing = dict.fromkeys(FIGURES, np.full(p, np.nan))
             return nothing | {"state": "failed", "reason": str(error), "gradients": 0, "start": ""} | more(None, shape)
@@ -485,12 +350,48 @@ class Study:
             "start": fit.start,
         } | more(fit, shape)  # fmt: skip
 
-    def records(self, task: Callable[[int], Record], count: int, more: dict[str, Any]) -> list[Record]:
-        """Return the records of all fits, and log how many are not trusted."""
-        identity = self._fits.plan.identity | {"seed": self.seed} | more  # its density is that of the model's own data
+    def _fit(self, seed: list[int]) -> Fit:
+        """Sample the model with its present data, by random numbers that depend on the seed alone."""
+        plan = self._plan
         request = self._request
-        with self.inputs.restored():
-            records = records_of(task, count, self._cores, identity, request.store, request.resume, request.progressbar)
+        rng = np.random.default_rng(seed)
+        positions = api.spread_starts(
+            self._centre, request.chains, None, lambda x: api.density_at(plan.engine, x)[1], rng
+        )
+        if positions is None:  # says why there is none
+            positions = api.starts(plan.engine, plan.model, None, None, request.chains, None, rng)
+        run = plan.approach.begun(positions, request.start, request.superchains, rng)
+        draws = _Draws(request.chains)
+        api.Sampling(plan, run, draws, draws, _SILENT).go(api.StopRequest())
+        tree = plan.layout.tree(draws.groups, plan.attributes | run.attributes(plan.setting))
+        for name, report in run.reports().items():
+            tree[name] = report
+        outcome = "" if run.warm_start is None else run.warm_start.outcome
+        return Fit(
+            draws.groups["posterior"], draws.convergence, int(run.n_grad.mean()), api.judge(api.read(tree)), outcome
+        )
+
+    def records(self, task: Callable[[int], Record], count: int, more: dict[str, Any]) -> list[Record]:
+        """Return the records of tasks 0 to ``count - 1``, or of the first of them if a signal ends the loop.
+
+        A record depends on the number of its task alone.  ``more`` are entries that a stored loop must have to be
+        resumed.  How many fits are not trusted is logged.
+        """
+        identity = self._plan.identity | {"seed": self.seed} | more  # its density is that of the model's own data
+        request = self._request
+        stopped = api.StopRequest()
+        opened = _opened(request.store, request.resume, identity)
+        with self.inputs.restored(), opened as (folder, records), threadpool_limits(1):
+            del records[count:]
+            with _bar(count, len(records), request.progressbar) as update, api.stop_on_signals(stopped):
+                for record in _mapped(task, range(len(records), count), self._cores, stopped):
+                    records.append(record)
+                    update(records)
+                    if folder is not None and len(records) % _FILE == 0:
+                        folder.put(_FILE_NAME.format(len(records)), api.encode(records[-_FILE:]))
+                    if stopped():
+                        break
+        stopped.raise_again()
         if len(records) < count:
             _log.warning("Stopped after %d of %d fits, which are returned", len(records), count)
         untrusted = [i for i, record in enumerate(records) if record["state"] != "trusted"]
@@ -505,7 +406,7 @@ class Study:
     def dataset(self, rows: Sequence[np.ndarray] | np.ndarray, *dims: str) -> xr.Dataset:
         """Return arrays ``(*dims, p)``, the first of which are rows, by variable."""
         array = np.asarray(rows)
-        coords, dims_of = coords_and_dims(self.inputs.model)
+        coords, dims_of = api.coords_and_dims(self.inputs.model)
         values = {}
         start = 0
         for name, shape in self._shapes.items():

@@ -15,8 +15,6 @@ from pmm_mcmc.api import Seed, Step, check_count, model_of
 from pmm_mcmc.workbench.inputs import Inputs, Simulator
 from pmm_mcmc.workbench.refit import FIGURES, Fit, Record, Study, table
 
-__all__ = ["sbc"]
-
 _log = logging.getLogger("pmm_mcmc")
 
 # Rate of false alarms of a study, over all its parameters.

@@ -7,7 +7,7 @@ import pymc as pm
 import pytest
 
 from pmm_mcmc.diagnostics import mode_search
-from pmm_mcmc.diagnostics.mode_search import SearchSpace, search_modes
+from pmm_mcmc.diagnostics.mode_search import ModeSearch, SearchSpace
 from pmm_mcmc.diagnostics.thresholds import SEARCH
 from pmm_mcmc.model.initial_points import prior_draws
 from pmm_mcmc.warmup.ascent import Ascents
@@ -72,7 +72,7 @@ def found(density, x, seed, prior=None, limit=SEARCH.gradients, **options):
     prior = np.empty((0, x.shape[1])) if prior is None else prior
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mode_search, "SEARCH", replace(SEARCH, gradients=limit))
-        return search_modes(SearchSpace(density, x), prior, np.random.default_rng(seed), **options)[0]
+        return ModeSearch(SearchSpace(density, x), np.random.default_rng(seed)).run(prior, **options)[0]
 
 
 def normals(seed, d, n=2000):
@@ -256,7 +256,7 @@ def test_gradients_are_counted_and_limited(d):
     calls = []
     one = gaussians((1.0, np.zeros(d), 1.0))
     space = SearchSpace(lambda x: calls.append(len(x)) or one(x), normals(1, d, 3000))
-    search_modes(space, np.empty((0, d)), np.random.default_rng(1))
+    ModeSearch(space, np.random.default_rng(1)).run(np.empty((0, d)))
     assert space.spent == sum(calls) <= SEARCH.gradients + SEARCH.on_axes
 
 

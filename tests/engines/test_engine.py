@@ -142,6 +142,7 @@ def compare_with_reference(name, mode, step_size, rows):
         np.testing.assert_allclose(out.state[row, : 2 * D].reshape(2, D), chain.state, rtol=0.0, atol=1e-10)
         np.testing.assert_allclose(out.state[row, 2 * D : 3 * D], chain.b, rtol=0.0, atol=1e-9)
         assert abs(out.lp[row] - chain.lp) < 1e-9
+        np.testing.assert_allclose(out.evaluation[row], rough_numpy(out.position[row], mode)[1], rtol=0.0, atol=1e-12)
         assert out.n_grad[row] == chain.calls
         assert (out.unstable[row], out.refined[row]) == (chain.unstable, chain.refined)
         assert out.model_failures[row] == chain.model_failures
@@ -225,18 +226,6 @@ def test_a_start_that_is_not_finite_is_said_to_be(mode):
     assert np.isnan(state[4 * D])
 
 
-@pytest.mark.parametrize("name", FEW)
-def test_gradient_and_log_density_belong_to_the_draw(name):
-    kernel, K = SCHEMES[name]
-    run, state, gradient, _ = start(kernel)
-    out = advanced(run, TunedParameters(0.2, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 30, thin=3)
-    for x, g, lp in zip(out.position, out.evaluation, out.lp, strict=True):
-        expected_lp, expected_g = rough_numpy(x)
-        assert abs(lp - expected_lp) < 1e-12
-        np.testing.assert_allclose(g, expected_g, rtol=0.0, atol=1e-12)
-    np.testing.assert_array_equal(gradient, out.evaluation[-1])
-
-
 @pytest.mark.parametrize("mode", [0, 1])
 @pytest.mark.parametrize("name", FEW)
 def test_draws_do_not_depend_on_the_chunks(name, mode):
@@ -261,6 +250,7 @@ def test_draws_do_not_depend_on_the_chunks(name, mode):
     thinned = advanced(run, setting, Ensemble(state, gradient, KEY), 16, thin=4)
     assert state.tobytes() == ends[64]
     assert thinned.position.tobytes() == np.ascontiguousarray(runs[64].position[3::4]).tobytes()
+    assert thinned.evaluation.tobytes() == np.ascontiguousarray(runs[64].evaluation[3::4]).tobytes()
     np.testing.assert_array_equal(thinned.n_grad, runs[64].n_grad.reshape(16, 4).sum(axis=1))
     np.testing.assert_array_equal(thinned.unstable, runs[64].unstable.reshape(16, 4).sum(axis=1))
     np.testing.assert_array_equal(thinned.model_failures, runs[64].model_failures.reshape(16, 4).sum(axis=1))

@@ -8,12 +8,13 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from llvmlite.binding import Linkage
 from pytensor.compile.mode import Mode
 from pytensor.raise_op import Assert
 
 import pmm_mcmc as pmm
 from pmm_mcmc.engines import numba_engine as loop
-from pmm_mcmc.model import pytensor_density
+from pmm_mcmc.model import native, pytensor_density
 from pmm_mcmc.model.pymc_density import build_log_density
 
 pytestmark = pytest.mark.pymc
@@ -284,3 +285,14 @@ def test_special_functions_have_finite_gradients():
             {"a": np.array(0.3), "alpha_log__": np.array(0.2)}
         )
     np.testing.assert_allclose(call(density, "joint", [0.3, 0.2])[1], reference, rtol=1e-12)
+
+
+def test_machine_code_calls_copies_of_its_own():
+    """Others would be those of the function that the process compiled or loaded first, which round otherwise."""
+    x = pt.vector("x", shape=(3,))
+    with pytensor.config.change_flags(numba__cache=False):
+        function = pytensor.function([x], [x.sum(), pt.cumsum(x)], mode="NUMBA")
+        native.native_function(function, np.dtype(float), [], has_value=True, width=3)
+    (overload,) = function.vm.jit_fn.overloads.values()
+    linkages = {each.linkage for each in overload.library._final_module.functions if not each.is_declaration}
+    assert linkages == {Linkage.external, Linkage.internal}

@@ -21,8 +21,6 @@ from numpyro.handlers import reparam
 from numpyro.infer import MCMC, NUTS
 from numpyro.infer.reparam import LocScaleReparam
 
-__all__ = ["EXAMPLES", "REFERENCES", "Example"]
-
 REFERENCES = Path(__file__).parent / "numpyro_references.json"
 LONG = {"num_warmup": 1000, "num_samples": 2000, "num_chains": 4}
 

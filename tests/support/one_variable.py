@@ -11,8 +11,6 @@ from transfer_operator import Drift, Nodes, draws, gauss_hermite, operator, stat
 
 from pmm_mcmc.langevin.methods import Kernel, Scheme
 
-__all__ = ["START", "TARGETS", "WELL", "Chain", "Target"]
-
 WELL = 1.5
 MODES, WEIGHTS = np.array([-3.0, 0.0, 3.0]), np.array([0.5, 0.3, 0.2])
 # Mean and standard deviation of the position at the start, wide and off the centre.

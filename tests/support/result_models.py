@@ -127,37 +127,12 @@ CASES = {
 }
 
 
-def out_of_range():
-    """A scale that is negative for half the draws: only those may suffer."""
-    with pm.Model() as model:
-        pm.Normal("y", 0.0, pm.Normal("scale", 0.0, 1.0), observed=np.array([0.5, 1.0]))
-    return model
-
-
-def several_observed():
-    with pm.Model(coords={"row": range(4), "case": range(3), "pair": range(2)}) as model:
-        x = pm.Normal("x", dims="row")
-        sd = pm.HalfNormal("sd")
-        pm.Bernoulli("coin", logit_p=30.0 * x, observed=np.array([0, 1, 1, 0]), dims="row")
-        pm.NegativeBinomial("counts", mu=pt.exp(x), alpha=sd, observed=np.array([1, 0, 3, 2]), dims="row")
-        vectors = np.array([[0.3, 0.1], [1.0, -1.0], [0.0, 2.0]])
-        pm.MvNormal("vector", x[:2], sd * np.eye(2), observed=vectors, dims=("case", "pair"))
-        pm.Mixture("mixture", w=[0.3, 0.7], comp_dists=pm.Normal.dist(x[:2], sd, shape=(3, 2)), observed=np.zeros(3))
-    return model
-
-
 def vectors():
     """Several vectors at each draw, with a covariance of its own: a small matrix to solve for each."""
     with pm.Model() as model:
         x, z = pm.Normal("x", shape=2), pm.Normal("z", shape=(2, 2))
         chol = pt.linalg.cholesky(z @ z.T + 3.0 * pt.eye(2))
         pm.MvNormal("y", x, chol=chol, observed=np.array([[0.3, 0.1], [1.0, -1.0], [0.0, 2.0]]))
-    return model
-
-
-def nothing_observed():
-    with pm.Model() as model:
-        pm.Normal("x")
     return model
 
 

@@ -27,8 +27,6 @@ from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel,
 from pmm_mcmc.langevin.midpoints import cell_weight, continuous_weight
 from pmm_mcmc.langevin.transitions import end, interpolate, noise, path
 
-__all__ = ["Drift", "Nodes", "draws", "gauss_hermite", "moments", "noise_paths", "operator", "stationary"]
-
 NAMES = {OVERDAMPED: "overdamped", UNDERDAMPED: "underdamped", HARMONIC: "harmonic"}
 REFINE = 8
 # Positions, highest frequency, velocities.

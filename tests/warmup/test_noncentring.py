@@ -92,17 +92,31 @@ def test_a_scale_keeps_its_sign_unless_what_changes_sign_with_it_is_tied_to_what
         precision[child.at, child.at] += 100.0 * np.eye(child.size)
         precision[0, 0] += 100.0 * child.size
     z, gradient = gaussian_draws(structure, precision, np.random.default_rng(2))
-    assert one_sided(structure, z, gradient).tolist() == [coupled]
+    assert one_sided(structure, z, gradient, structure.initial_noncentring()).tolist() == [coupled]
 
 
-def test_a_scale_many_sds_from_0_keeps_its_sign():
+def test_a_scale_two_sds_from_0_keeps_its_sign():
     """Where the centre of the other side is says nothing of what a step meets there."""
     _, mapped, start = densities(eight_schools())
     structure = mapped.structure
     z = np.random.default_rng(2).normal(size=(600, start.size))
     gradient = -z
-    z[:, structure.signed] += 6.0
-    assert not one_sided(structure, z, gradient).any()
+    z[:, structure.signed] = np.abs(z[:, structure.signed] + 2.0)
+    assert not one_sided(structure, z, gradient, structure.initial_noncentring()).any()
+
+
+def test_a_scale_whose_logarithm_is_normal_has_no_sign():
+    _, mapped, start = densities(eight_schools())
+    structure = mapped.structure
+    (scale,) = structure.signed
+    noncentring = structure.initial_noncentring()
+    logarithm = np.random.default_rng(2).normal(size=600)  # of a scale around 1, that is its c
+    z = np.random.default_rng(3).normal(size=(600, start.size))
+    gradient = -z
+    z[:, scale] = np.arcsinh(np.exp(logarithm))
+    gradient[:, scale] = (-logarithm - np.cosh(z[:, scale]) ** -2) / np.tanh(z[:, scale])
+    np.testing.assert_allclose(structure.as_logarithms(z, gradient, noncentring, np.arange(1))[1][:, scale], -logarithm)
+    assert one_sided(structure, z, gradient, noncentring).all()
 
 
 def test_a_scale_without_sign_is_the_logarithm():

@@ -48,11 +48,7 @@ def test_model_and_reference_belong_together(name):
     assert target.name == name and target.ndim == len(model_labels(model)) == target.reference.mean.size
     assert model.continuous_value_vars == model.value_vars
     assert target.reference is target.reference and np.all(target.reference.sd > 0)
-    assert (
-        target.reference.exact
-        == (target.reference.error is None)
-        == (name not in {"galaxies", "lattice", "student_regression"})
-    )
+    assert target.reference.exact == (target.reference.error is None) == (name not in LONG_RUNS)
     assert target.note.endswith(".") and len(target.note.split()) >= 20
 
 

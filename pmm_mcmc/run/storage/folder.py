@@ -100,7 +100,16 @@ class Folder:
         with _reported(path, "written"):
             _make(os.path.dirname(path))
             try:
-                _write(path + PARTIAL, data, durable)
+                binary = getattr(os, "O_BINARY", 0)  # without it, Windows writes line ends of text
+                file = os.open(path + PARTIAL, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | binary, 0o666)
+                try:
+                    left = memoryview(data)
+                    while left:
+                        left = left[os.write(file, left) :]
+                    if durable:
+                        os.fsync(file)
+                finally:
+                    os.close(file)
                 os.replace(path + PARTIAL, path)
             except BaseException:
                 with contextlib.suppress(OSError):
@@ -156,19 +165,6 @@ class Folder:
     def release(self) -> None:
         """Stop being the writer."""
         self._lock.release()
-
-
-def _write(path: str, data: bytes, durable: bool) -> None:
-    binary = getattr(os, "O_BINARY", 0)  # without it, Windows writes line ends of text
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | binary, 0o666)
-    try:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(file, left) :]
-        if durable:
-            os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def _make(folder: str) -> None:

@@ -67,7 +67,20 @@ class ArrayLayout:
         A chunk has so many ``rows`` and ``chains`` at most.  What cannot be stored raises :class:`StoreError`.
         """
         groups = {node.path: node.to_dataset(inherit=False).drop_encoding() for node in template.subtree}
-        files = _written_by_xarray(groups, rows, chains)
+        from zarr.storage import MemoryStore
+
+        encoding = {
+            path: {name: _encoding(str(name), variable, rows, chains) for name, variable in group.variables.items()}
+            for path, group in groups.items()
+        }
+        memory: dict[str, Any] = {}
+        try:
+            xr.DataTree.from_dict(groups).to_zarr(
+                MemoryStore(memory), zarr_format=3, consolidated=False, encoding=encoding
+            )
+        except Exception as error:
+            raise StoreError(f"the result cannot be written as zarr: {error}; rename or convert that part") from error
+        files = {key: value.to_bytes() for key, value in sorted(memory.items())}
         paths = [*groups, *(f"{path}/{name}" for path, group in groups.items() for name in group.variables)]
         names = [path.lstrip("/") for path in paths]  # in the order in which readers have them
         nodes = {name: json.loads(files.pop(f"{name}/{METADATA}".lstrip("/"))) for name in names}
@@ -156,22 +169,6 @@ class ArrayLayout:
             for i in range(-(-start // _DRAWS), -(-stop // _DRAWS)):
                 numbers = np.arange(i * _DRAWS, (i + 1) * _DRAWS).astype(meta["data_type"])
                 yield _key(path, [i]), numbers, [_DRAWS]
-
-
-def _written_by_xarray(groups: Mapping[str, xr.Dataset], rows: int, chains: int) -> dict[str, bytes]:
-    """Return the files of a result without draws by their keys."""
-    from zarr.storage import MemoryStore
-
-    encoding = {
-        path: {name: _encoding(str(name), variable, rows, chains) for name, variable in group.variables.items()}
-        for path, group in groups.items()
-    }
-    memory: dict[str, Any] = {}
-    try:
-        xr.DataTree.from_dict(groups).to_zarr(MemoryStore(memory), zarr_format=3, consolidated=False, encoding=encoding)
-    except Exception as error:
-        raise StoreError(f"the result cannot be written as zarr: {error}; rename or convert that part") from error
-    return {key: value.to_bytes() for key, value in sorted(memory.items())}
 
 
 def _encoding(name: str, variable: xr.Variable, rows: int, chains: int) -> dict[str, Any]:

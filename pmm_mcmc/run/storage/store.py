@@ -127,15 +127,6 @@ def refuse_existing(folder: Folder) -> None:
         raise StoreError(f"{folder.root}: {what}, or use another path; nothing is overwritten")
 
 
-def refuse_twins(folder: Folder, layout: ArrayLayout) -> None:
-    """Raise :class:`StoreError` if two names differ only in case, in a folder that ignores case."""
-    names: dict[str, str] = {}
-    for path in layout.nodes:
-        twin = names.setdefault(path.casefold(), path)
-        if twin != path and folder.exists(CREATING.upper()):
-            raise StoreError(f"{folder.root}: {twin} and {path} would be the same file there; rename one")
-
-
 def complete(folder: Folder) -> bool:
     """Return whether there is a completely created store; another process may be creating it."""
     return folder.exists(SETTINGS) and not folder.exists(CREATING)  # in this order, since CREATING is written first
@@ -173,17 +164,6 @@ def stored_notes(folder: Folder) -> dict[str, dict[str, Any]]:
         return json.loads(folder.get(NOTES) or b"{}")
     except ValueError:
         return {}
-
-
-def stored_layout(folder: Folder, identity: Mapping[str, Any]) -> ArrayLayout:
-    """Return the layout of the store in a folder; raise :class:`StoreError` if its run has another identity."""
-    settings = _settings(folder)
-    changes = differences(settings["identity"], identity)
-    if changes:
-        raise StoreError(
-            f"{folder.root}: is the store of another run ({changes}); resume with what is stored, or use another path"
-        )
-    return ArrayLayout(settings["nodes"])
 
 
 def stored_identity(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -304,7 +284,11 @@ class Store:
                 if key not in (LOCK, CREATING) and is_ours(key):
                     folder.delete(key)  # from an interrupted creation
             folder.put(CREATING, b"")
-            refuse_twins(folder, layout)
+            names: dict[str, str] = {}
+            for path in layout.nodes:
+                twin = names.setdefault(path.casefold(), path)
+                if twin != path and folder.exists(CREATING.upper()):
+                    raise StoreError(f"{folder.root}: {twin} and {path} would be the same file there; rename one")
             beginning = Record(-1, {}, {})
             store = cls(folder, layout, beginning, primary=True)
             store._run(folder.put, (files | layout.array_files(store._rows)).items())
@@ -331,7 +315,14 @@ class Store:
         to another run, another process writes to it, or no commit is whole.
         """
         folder = Folder(path)
-        layout = stored_layout(folder, identity)
+        settings = _settings(folder)
+        changes = differences(settings["identity"], identity)
+        if changes:
+            raise StoreError(
+                f"{folder.root}: is the store of another run ({changes}); resume with what is stored, or use another "
+                "path"
+            )
+        layout = ArrayLayout(settings["nodes"])
         if not primary:
             return cls(folder, layout, last_whole(folder, layout, types, folder.sizes())[0], primary)
         with folder.opened_for_writing():
