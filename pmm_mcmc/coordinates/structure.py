@@ -343,8 +343,10 @@ class Structure:
                     out[indices][child.size : 2 * child.size] = H[:, 0, 0]
             swept = bool(self._sweep(p, out).any())
             for H, (i, child, indices) in zip(curvatures, learnt, strict=True):
-                r, weight, at = (np.concatenate(arrays) for arrays in zip(*(block[i] for block in blocks), strict=True))
-                out[indices] = child.fit(r, at, weight, H, swept)
+                r, weight, elements = (
+                    np.concatenate(arrays) for arrays in zip(*(block[i] for block in blocks), strict=True)
+                )
+                out[indices] = child.fit(r, elements, weight, H, swept)
             if swept:
                 out[self._places.weights] = self._sweep(p, out).ravel()
             if self.signed.size:
@@ -372,10 +374,10 @@ class Structure:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return changes over its pairs, of the gradient of a child's rest and of its position, and the weights."""
         x, of_x, other_x, of_other = pairs
-        (r, weight, at), *_ = self._rests(x, of_x, variance, noncentring, i, i + 1)
-        (other_r, _, other_at), *_ = self._rests(other_x, of_other, variance, noncentring, i, i + 1)
+        (r, weight, elements), *_ = self._rests(x, of_x, variance, noncentring, i, i + 1)
+        (other_r, _, other_elements), *_ = self._rests(other_x, of_other, variance, noncentring, i, i + 1)
         of_groups = (*weight.shape, -1)
-        dx = (other_at - at).reshape(of_groups)
+        dx = (other_elements - elements).reshape(of_groups)
         dr = (other_r - r).reshape(of_groups)
         usable = np.isfinite(dr).all(axis=(1, 2)) & np.isfinite(dx).all(axis=(1, 2)) & np.isfinite(weight).all(axis=1)
         return dr[usable], dx[usable], weight[usable]

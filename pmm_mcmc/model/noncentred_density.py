@@ -166,8 +166,8 @@ def _child_to_x(child: Child, law: Law, parameters: tuple[Any, ...], z: Any) -> 
         return x, x, log_det
     offsets: list[Any] = []
     for i in range(child.shape[-1]):
-        rest = sum((L[i, j] * offset for j, offset in enumerate(offsets)), mu[:, i])
-        offsets.append((x[:, i] - rest) / L[i, i])
+        earlier = sum((L[i, j] * offset for j, offset in enumerate(offsets)), mu[:, i])
+        offsets.append((x[:, i] - earlier) / L[i, i])
     return pt.stack(offsets, axis=1), x, log_det - child.shape[0] * pt.log(pt.diagonal(L)).sum()
 
 
