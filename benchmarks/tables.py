@@ -43,7 +43,9 @@ def told(rows: Rows, facts: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     loads = sorted(row["load"] for row in rows if "load" in row)
     load = f" Load of the machine when rows began: {loads[0]:.1f} to {loads[-1]:.1f}." if loads else ""
-    return f"{versions}; Python {facts['python']}, {facts['machine']}, {facts['date']}.{load}"
+    older = sum(row.get("date") != facts["date"] for row in rows)
+    dates = f"{facts['date']}{f', {older} of {len(rows)} rows earlier' if older else ''}"
+    return f"{versions}; Python {facts['python']}, {facts['machine']}, {dates}.{load}"
 
 
 def read(path: Path) -> tuple[Rows, dict[str, Any]]:
@@ -56,7 +58,7 @@ def read(path: Path) -> tuple[Rows, dict[str, Any]]:
 
 def append(path: Path, row: Row, facts: dict[str, Any], page: Callable[[Rows, str], str]) -> None:
     """Add a row to a file of rows, in place of an older one of the same run, and print all rows beside it."""
-    rows = [old for old in read(path)[0] if key(old) != key(row)] + [row]
+    rows = [old for old in read(path)[0] if key(old) != key(row)] + [{**row, "date": facts["date"]}]
     lines = ",\n".join(json.dumps(_rounded(one), allow_nan=False) for one in rows)
     content = {
         path: f'{json.dumps(facts)[:-1]}, "rows": [\n{lines}\n]}}\n',

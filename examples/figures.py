@@ -195,7 +195,15 @@ def blocks() -> Figure:
     return figure
 
 
-FIGURES = {drawing.__name__: drawing for drawing in (front, front_narrow, start, funnel, trust, modes, blocks)}
+def workbench() -> Figure:
+    """Draw the comparison of its page."""
+    samplers = {"pmm.sample": "default", "MALA": pmm.MALA(), "ULMC, long steps": pmm.ULMC(step_size=1.0, friction=1.0)}
+    options = {"n_grad": 30_000, "seeds": 3, "random_seed": 1, "progressbar": False}
+    return pmm.workbench.compare("mixture_4sd", samplers, **options).figure()
+
+
+DRAWINGS = (front, front_narrow, start, funnel, trust, modes, blocks, workbench)
+FIGURES = {drawing.__name__: drawing for drawing in DRAWINGS}
 
 
 def main() -> None:

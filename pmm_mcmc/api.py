@@ -21,7 +21,7 @@ from pmm_mcmc.engines.contract import density_at
 from pmm_mcmc.langevin.methods import METHODS
 from pmm_mcmc.model.checks import check_discrete, check_free, model_of
 from pmm_mcmc.model.functions import model_cache, python_function, python_mode
-from pmm_mcmc.model.hierarchy import ChildVariable, Law, ordered_children
+from pmm_mcmc.model.hierarchy import MOST_GROUPED, ChildVariable, Law, ordered_children
 from pmm_mcmc.model.initial_points import checked_values, count_of_draws, model_starts, spread_starts
 from pmm_mcmc.model.native import SIGNATURE, as_pointer
 from pmm_mcmc.model.noncentred_density import noncentred_op
@@ -46,16 +46,16 @@ from pmm_mcmc.warmup.equilibration import EQUILIBRATION
 from pmm_mcmc.warmup.stein_identity import degrees_of_freedom, standard_error
 
 __all__ = [
-    "COLUMNS", "DRAWINGS", "DRAWS", "EQUILIBRATION", "METHODS", "NOT_TRUSTED", "SIGNATURE", "THRESHOLDS", "TRUSTED",
-    "UNDECIDED", "WORDS", "Child", "ChildVariable", "Convergence", "FinishedRun", "Folder", "Gathered", "Groups",
-    "LangevinStep", "Law", "LogDensity", "MethodArguments", "Model", "Request", "Result", "ResultTree", "Sampling",
-    "SamplingPlan", "Seed", "Step", "StopRequest", "StoppingRule", "StoreError", "Structure", "Verdict", "as_pointer",
-    "check_count", "check_discrete", "check_free", "check_ndim", "checked", "checked_jax_children",
-    "checked_values", "clock", "console", "convergence", "coords_and_dims", "cores", "count_of_draws", "decode",
-    "degrees_of_freedom", "density_at", "differences", "encode", "flat_names", "fresh_seed", "in_blocks", "judge",
-    "model_cache", "model_of", "model_starts", "noncentred_op", "ordered_children", "python_function",
-    "python_mode", "read", "sample", "spread_starts", "standard_error", "starts", "stop_on_signals", "summary",
-    "temper", "unconstraining_of", "verdict", "with_numbers", "write",
+    "COLUMNS", "DRAWINGS", "DRAWS", "EQUILIBRATION", "METHODS", "MOST_GROUPED", "NOT_TRUSTED", "SIGNATURE",
+    "THRESHOLDS", "TRUSTED", "UNDECIDED", "WORDS", "Child", "ChildVariable", "Convergence", "FinishedRun", "Folder",
+    "Gathered", "Groups", "LangevinStep", "Law", "LogDensity", "MethodArguments", "Model", "Request", "Result",
+    "ResultTree", "Sampling", "SamplingPlan", "Seed", "Step", "StopRequest", "StoppingRule", "StoreError", "Structure",
+    "Verdict", "as_pointer", "check_count", "check_discrete", "check_free", "check_ndim", "checked",
+    "checked_jax_children", "checked_values", "clock", "console", "convergence", "coords_and_dims", "cores",
+    "count_of_draws", "decode", "degrees_of_freedom", "density_at", "differences", "encode", "flat_names", "fresh_seed",
+    "in_blocks", "judge", "model_cache", "model_of", "model_starts", "noncentred_op", "ordered_children",
+    "python_function", "python_mode", "read", "sample", "spread_starts", "standard_error", "starts", "stop_on_signals",
+    "summary", "temper", "unconstraining_of", "verdict", "with_numbers", "write",
 ]  # fmt: skip
 
 

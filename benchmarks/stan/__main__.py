@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from stan.database import HERE, programs
-from stan.measure import DEFAULT, NUTS, UNADJUSTED, measured
+from stan.measure import AS_WRITTEN, DEFAULT, NUTS, UNADJUSTED, measured
 from stan.page import page
 from tables import RESULTS
 from tasks import Task, main
@@ -23,6 +23,7 @@ TASK = Task(
     page=page,
     models=lambda asked: programs(asked.path),
     samplers=[NUTS, DEFAULT, UNADJUSTED],
+    others=[AS_WRITTEN],
     quick_samplers=[NUTS, DEFAULT],
     setting=lambda asked: {"root": asked.path.resolve()},
     judged=lambda row: row["sampler"] == DEFAULT,

@@ -15,7 +15,7 @@ from stan.database import DIVERGENT, nuts_gradients, programs
 
 import pmm_mcmc as pmm
 
-DEFAULT, UNADJUSTED, NUTS = "default", "unadjusted", "NUTS"
+DEFAULT, UNADJUSTED, AS_WRITTEN, NUTS = "default", "unadjusted", "as written", "NUTS"
 
 
 @cache
@@ -45,8 +45,9 @@ def of_nuts(program: Any, truth: Truth | None, seed: int) -> dict[str, Any]:
 
 
 def ours(program: Any, truth: Truth | None, sampler: str, seed: int) -> dict[str, Any]:
-    """Run ``pmm.sample`` by default, or with unadjusted draws."""
-    density = pmm.LogDensity.from_stan(program.file, program.data)
+    """Run ``pmm.sample`` by default, with unadjusted draws, or without reading a hierarchy."""
+    children: Any = {} if sampler == AS_WRITTEN else None
+    density = pmm.LogDensity.from_stan(program.file, program.data, children=children)
     options: dict[str, Any] = {"adjusted": False} if sampler == UNADJUSTED else {}
 
     def run(**short: int) -> Any:

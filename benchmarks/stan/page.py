@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from posteriors import BIASED
-from stan.measure import DEFAULT, NUTS, UNADJUSTED
+from stan.measure import AS_WRITTEN, DEFAULT, NUTS, UNADJUSTED
 from tables import TRUSTED, Rows, errors_in_words, good, lies, ratios, refused, states
 
 HEADER = f"""\
@@ -25,9 +25,10 @@ def page(rows: Rows, facts: str) -> str:
     for sampler in (DEFAULT, UNADJUSTED):
         if any(row["sampler"] == sampler for row in rows):
             lines += totals(rows, sampler)
+    lines += by_hand(rows)
     lines += ["", f"{'':50s}{'d':>5s} {'g400':>9s} {'ratio':>7s} {'runs':>7s} {'WRONG':>6s} {'CPU':>6s}  what it says"]
     for target in sorted({row["target"] for row in rows}):
-        for sampler in (DEFAULT, UNADJUSTED, NUTS):
+        for sampler in (DEFAULT, AS_WRITTEN, UNADJUSTED, NUTS):
             mine = [row for row in rows if (row["target"], row["sampler"]) == (target, sampler)]
             if mine:
                 lines.append(line(target, sampler, mine, ratios(rows, sampler, NUTS, "for_400")))
@@ -55,6 +56,21 @@ def totals(rows: Rows, sampler: str) -> list[str]:
         *(f"    refused: {row['target']} {row['seed']}: {row['sentence'][:150]}" for row in not_trusted),
         *(f"    failed: {row['target']} {row['seed']}: {row['error'][:150]}" for row in failed),
     ]
+
+
+def by_hand(rows: Rows) -> list[str]:
+    """Return what reading the effects of a program gains, by program that also ran as it is written."""
+    costs = ("for_400", "for_400_square", "cpu")
+    over = [ratios([row for row in rows if cost in row], DEFAULT, AS_WRITTEN, cost) for cost in costs]
+    if not over[0]:
+        return []
+    words = ("gradients of means", "of squares", "CPU seconds")
+    parts = [
+        f"{word} {np.median([*of.values()]):.2f} ({min(of.values()):.2f} to {max(of.values()):.2f})"
+        for word, of in zip(words, over, strict=True)
+    ]
+    lines = [f"default over as written, {len(over[0])} programs that are non-centred by hand: {', '.join(parts)}"]
+    return [*lines, *(f"    {name}: {', '.join(f'{of[name]:.2f}' for of in over)}" for name in over[0])]
 
 
 def line(target: str, sampler: str, mine: Rows, of: dict[str, float]) -> str:

@@ -49,10 +49,20 @@ def element_to_x(xp: Any, mu: Any, L: Any, a: Any, h: Any, rho: Any, z: Any) -> 
     an intercept makes up for: :math:`H = diag(h) - \rho h h^T / \sum h`.  With ``v = L h sqrt(rho / sum h)`` and
     :math:`q = v / \sqrt D` the root of ``B`` is :math:`C = \sqrt D\,(I - q q^T / (1 + s))`, ``s^2 = 1 - |q|^2``.
     """
+    w, D, s = _offset(xp, mu, L, a, h, rho, z)
+    return mu + L * w, (xp.log(xp.abs(L)) - 0.5 * xp.log(D)).sum() - xp.log(s).sum()
+
+
+def element_to_offset(xp: Any, mu: Any, L: Any, a: Any, h: Any, rho: Any, z: Any) -> tuple[Any, Any]:
+    """Return ``w`` of :func:`element_to_x`, the element of a model that is non-centred by hand, and the determinant."""
+    w, D, s = _offset(xp, mu, L, a, h, rho, z)
+    return w, -0.5 * xp.log(D).sum() - xp.log(s).sum()
+
+
+def _offset(xp: Any, mu: Any, L: Any, a: Any, h: Any, rho: Any, z: Any) -> tuple[Any, Any, Any]:
     D, q, s = _root(xp, L, h, rho)
     e = _stretched(q, 1.0 / (s + s * s), L * (a - h * (mu - rho * common(h, mu))) / xp.sqrt(D))
-    y = _stretched(q, 1.0 / (s + s * s), e + z) / xp.sqrt(D)
-    return mu + L * y, (xp.log(xp.abs(L)) - 0.5 * xp.log(D)).sum() - xp.log(s).sum()
+    return _stretched(q, 1.0 / (s + s * s), e + z) / xp.sqrt(D), D, s
 
 
 def _root(xp: Any, L: Any, h: Any, rho: Any) -> tuple[Any, Any, Any]:
@@ -152,6 +162,8 @@ class ChildDraws(NamedTuple):
 
     Attributes
     ----------
+    x : (n, m)
+        The child or, of one that is an offset, the effects.
     z : (n, m)
         The child in the coordinates of the chains.
     log_det : (n,)
@@ -163,6 +175,7 @@ class ChildDraws(NamedTuple):
         None.
     """
 
+    x: np.ndarray
     z: np.ndarray
     log_det: np.ndarray
     w: Any
@@ -186,6 +199,8 @@ class Child(NamedTuple):
         Whether it is fully non-centred, whatever draws say.
     location, scale
         Names of the variables that it is non-centred about and scaled by.
+    is_offset
+        Whether the model has ``w`` in its place, as one that is non-centred by hand.
     """
 
     name: str
@@ -195,6 +210,7 @@ class Child(NamedTuple):
     fixed: bool
     location: tuple[str, ...] = ()
     scale: tuple[str, ...] = ()
+    is_offset: bool = False
 
     @property
     def size(self) -> int:
@@ -270,6 +286,13 @@ class Child(NamedTuple):
             return x.reshape((*x.shape[:-1], -1, self.shape[-1])).mean(axis=-2)
         return common(self.split(parameters)[1], x)
 
+    def effects(self, w: np.ndarray, mu: Any, L: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``mu + L w`` of offsets ``w`` ``(n, m)``, and the log determinants."""
+        if self.kind == "elementwise":
+            return mu + L * w, np.log(np.abs(L)).sum(axis=1)
+        x = mu + w.reshape(mu.shape) @ L.swapaxes(1, 2)
+        return x.reshape(w.shape), mu.shape[1] * _log_diagonal(L)
+
     def fit(self, r: np.ndarray, x: np.ndarray, weight: np.ndarray, H: np.ndarray, swept: bool) -> np.ndarray:
         """Return its parameters by gradients ``r`` of the rest at draws ``x`` ``(n, m)``, and the curvature over pairs.
 
@@ -312,12 +335,12 @@ class Child(NamedTuple):
             e = _stretched(q, 1.0 / (s + s * s), L * (a - h * (mu - rho * common(h, mu))) / np.sqrt(D))
             z = _stretched(q, -1.0 / (1.0 + s), np.sqrt(D) * w) - e
             log_det = np.log(np.abs(L)).sum(axis=1) - 0.5 * np.log(D).sum(axis=1) - np.log(s)[:, 0]
-            return ChildDraws(z, log_det, w, mu, L, D * (1.0 - q * q))
+            return ChildDraws(x, z, log_det, w, mu, L, D * (1.0 - q * q))
         a, H, *rho = self.split(parameters)
         if self.kind == "walk":
             variances, coefficients = L
             z, log_det = rows_to_z(coefficients, variances, mu, a, H, x)
-            return ChildDraws(z, log_det, None, mu, L, None)
+            return ChildDraws(x, z, log_det, None, mu, L, None)
         offset = x.reshape(mu.shape) - mu
         if rho:
             offset = self.turned(offset, *rho)
@@ -327,10 +350,10 @@ class Child(NamedTuple):
         C = or_nan(_upper_root, np.eye(mu.shape[2]) + L.swapaxes(1, 2)[:, None] @ H @ L[:, None])
         z = (w[..., None, :] @ C)[..., 0, :] - or_nan(np.linalg.solve, C, pull[..., None])[..., 0]
         log_det = mu.shape[1] * _log_diagonal(L) - _log_diagonal(C).sum(axis=1)
-        return ChildDraws(z.reshape(len(x), -1), log_det, w, mu, L, C)
+        return ChildDraws(x, z.reshape(len(x), -1), log_det, w, mu, L, C)
 
     def rest(
-        self, draws: ChildDraws, x: np.ndarray, of_x: np.ndarray, of_z: np.ndarray, variance: np.ndarray
+        self, draws: ChildDraws, of_x: np.ndarray, of_z: np.ndarray, variance: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         r"""Return the gradient ``r`` of the rest of the posterior at ``x``, and the weights of its regression on ``x``.
 
@@ -338,10 +361,10 @@ class Child(NamedTuple):
         gradient by ``x`` less that of the prior.  The weights are variances of ``x``: given its parents, under prior
         and parameters; of a vector or a walk those of all draws.
 
-        ``of_x`` and ``of_z`` are gradients of the log density with respect to ``x`` and ``z``, all three of the child's
-        elements ``(n, m)``; ``variance`` ``(m,)`` is that of ``x``.
+        ``of_x`` and ``of_z`` are gradients of the log density with respect to ``x`` and ``z``, of the child's elements
+        ``(n, m)``; ``variance`` ``(m,)`` is that of ``x``.
         """
-        _, _, w, mu, L, B = draws
+        x, _, _, w, mu, L, B = draws
         equal_weights = np.broadcast_to(variance, x.shape)
         if self.kind == "elementwise":
             return (np.sqrt(B) * of_z + w) / L, L * L / B

@@ -3,7 +3,8 @@ r"""How a model is non-centred: the maps between its unconstrained coordinates a
 A position is a flat vector ``(d,)`` in one of three kinds of coordinates, equal in a model without hierarchy:
 
 - ``x``: the unconstrained coordinates of the model.
-- ``p``: as ``x``, with Cholesky factors as standard deviations and correlations (:class:`Factor`).
+- ``p``: as ``x``, with Cholesky factors as standard deviations and correlations (:class:`Factor`), and with effects
+  in place of the offsets of a model that is non-centred by hand.
 - ``z``: where chains move: as ``p``, with variables non-centred (*children*, :mod:`pmm_mcmc.coordinates.child`), with
   some scales that have a sign (:class:`Signs`), and with variables such as an intercept *swept*: what children have in
   common, which these make up for, is added to them.
@@ -222,7 +223,7 @@ class Structure:
         return [slice(begin, begin + n) for begin in range(0, max(len(x), 1), n)]
 
     def _to_p(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``p`` ``(n, d)`` and the log determinant ``(n,)`` of the map from it to ``x``."""
+        """Return ``p`` ``(n, d)``, with offsets, and the log determinant ``(n,)`` of the map from it to ``x``."""
         p = x.copy()
         log_det = np.zeros(len(x))
         for factor in self._factors:
@@ -235,14 +236,18 @@ class Structure:
         draws = []
         with np.errstate(all="ignore"):
             p, log_det = self._to_p(x)
+            laws = self._scales(p)
+            for child, (mu, L) in zip(self.children, laws, strict=True):
+                if child.is_offset:
+                    p[:, child.at], of_effects = child.effects(p[:, child.at], mu, L)
+                    log_det -= of_effects
             z = p.copy()
-            pairs = zip(self.children, self._places.children, self._scales(p), strict=True)
-            for child, indices, (mu, L) in pairs:
-                of_child = child.to_z(x[:, child.at], mu, L, noncentring[indices])
+            for child, indices, (mu, L) in zip(self.children, self._places.children, laws, strict=True):
+                of_child = child.to_z(p[:, child.at], mu, L, noncentring[indices])
                 z[:, child.at] = of_child.z
                 log_det += of_child.log_det
                 draws.append(of_child)
-            in_common = self._in_common(x, noncentring)
+            in_common = self._in_common(p, noncentring)
             weights = noncentring[self._places.weights].reshape(len(self._swept), in_common.shape[1])
             z[:, self._swept] += in_common @ weights.T
             if self.signed.size:
@@ -253,11 +258,11 @@ class Structure:
                 log_det += (0.5 * np.log(s * s + c * c) - logarithm).sum(axis=1)
         return z, log_det, draws
 
-    def _in_common(self, x: np.ndarray, noncentring: np.ndarray) -> np.ndarray:
-        """Return what the elements of each child that sweeps have in common, ``(n, k)``, at ``x`` ``(n, d)``."""
+    def _in_common(self, p: np.ndarray, noncentring: np.ndarray) -> np.ndarray:
+        """Return what the elements of each child that sweeps have in common, ``(n, k)``, at ``p`` ``(n, d)``."""
         pairs = zip(self.children, self._places.children, strict=True)
-        columns = [child.in_common(x[:, child.at], noncentring[i]) for child, i in pairs if child.sweeps]
-        return np.concatenate([np.empty((len(x), 0)), *columns], axis=1)
+        columns = [child.in_common(p[:, child.at], noncentring[i]) for child, i in pairs if child.sweeps]
+        return np.concatenate([np.empty((len(p), 0)), *columns], axis=1)
 
     def unswept(self, noncentring: np.ndarray) -> np.ndarray:
         """Return parameters with which nothing makes up for what elements have in common."""
@@ -327,33 +332,38 @@ class Structure:
         blocks = [self._rests(x[rows], of_x[rows], variance, noncentring) for rows in self._blocks(x)]
         out = noncentring.copy()
         with np.errstate(all="ignore"):
+            p = x.copy()
+            for i, child in enumerate(self.children):
+                p[:, child.at] = np.concatenate([block[i][2] for block in blocks])
             triples = zip(range(len(self.children)), self.children, self._places.children, strict=True)
             learnt = [(i, child, indices) for i, child, indices in triples if not child.fixed]
             curvatures = [curvature(*self._changes(i, pairs[i], variance, noncentring)) for i, _, _ in learnt]
             for H, (_, child, indices) in zip(curvatures, learnt, strict=True):
                 if child.sweeps and child.kind == "elementwise":
                     out[indices][child.size : 2 * child.size] = H[:, 0, 0]
-            swept = bool(self._sweep(x, out).any())
+            swept = bool(self._sweep(p, out).any())
             for H, (i, child, indices) in zip(curvatures, learnt, strict=True):
-                r, weight = (np.concatenate(arrays) for arrays in zip(*(block[i] for block in blocks), strict=True))
-                out[indices] = child.fit(r, x[:, child.at], weight, H, swept)
+                r, weight, elements = (
+                    np.concatenate(arrays) for arrays in zip(*(block[i] for block in blocks), strict=True)
+                )
+                out[indices] = child.fit(r, elements, weight, H, swept)
             if swept:
-                out[self._places.weights] = self._sweep(x, out).ravel()
+                out[self._places.weights] = self._sweep(p, out).ravel()
             if self.signed.size:
                 out[self._places.log_c] = np.median(self._to_p(x)[0][:, self.signed], axis=0)
         return out
 
-    def _sweep(self, x: np.ndarray, noncentring: np.ndarray) -> np.ndarray:
+    def _sweep(self, p: np.ndarray, noncentring: np.ndarray) -> np.ndarray:
         """Return the weights by which swept coordinates follow what elements have in common, at draws ``(n, d)``.
 
         They are 0 of a coordinate that follows less than half, and of all where draws are few.
         """
-        in_common = self._in_common(x, noncentring)
+        in_common = self._in_common(p, noncentring)
         weights = np.zeros((len(self._swept), in_common.shape[1]))
-        if not weights.size or len(x) < _FEWEST:
+        if not weights.size or len(p) < _FEWEST:
             return weights
         moves = in_common - in_common.mean(axis=0)
-        position = x[:, self._swept] - x[:, self._swept].mean(axis=0)
+        position = p[:, self._swept] - p[:, self._swept].mean(axis=0)
         slopes = np.linalg.lstsq(moves, position, rcond=1e-8)[0]
         follows = (position - moves @ slopes).var(axis=0) < _FOLLOWS * position.var(axis=0)
         weights[follows] = -slopes.T[follows]
@@ -364,10 +374,10 @@ class Structure:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return changes over its pairs, of the gradient of a child's rest and of its position, and the weights."""
         x, of_x, other_x, of_other = pairs
-        (r, weight), *_ = self._rests(x, of_x, variance, noncentring, i, i + 1)
-        (other_r, _), *_ = self._rests(other_x, of_other, variance, noncentring, i, i + 1)
+        (r, weight, elements), *_ = self._rests(x, of_x, variance, noncentring, i, i + 1)
+        (other_r, _, other_elements), *_ = self._rests(other_x, of_other, variance, noncentring, i, i + 1)
         of_groups = (*weight.shape, -1)
-        dx = (other_x - x)[:, self.children[i].at].reshape(of_groups)
+        dx = (other_elements - elements).reshape(of_groups)
         dr = (other_r - r).reshape(of_groups)
         usable = np.isfinite(dr).all(axis=(1, 2)) & np.isfinite(dx).all(axis=(1, 2)) & np.isfinite(weight).all(axis=1)
         return dr[usable], dx[usable], weight[usable]
@@ -380,13 +390,13 @@ class Structure:
         noncentring: np.ndarray,
         begin: int = 0,
         end: int | None = None,
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return for each child, or some in succession, the gradient of the posterior's rest, and the weights."""
+    ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Return for each child, or some in succession, the gradient of the posterior's rest, weights, and elements."""
         z, _, draws = self._to_z(x, noncentring)
         _, of_z = self.pull_back(z, of_x, noncentring)
         with np.errstate(all="ignore"):
             return [
-                child.rest(of_child, x[:, child.at], of_x[:, child.at], of_z[:, child.at], variance[child.at])
+                (*child.rest(of_child, of_x[:, child.at], of_z[:, child.at], variance[child.at]), of_child.x)
                 for child, of_child in zip(self.children[begin:end], draws[begin:end], strict=True)
             ]
 
@@ -422,7 +432,9 @@ class Structure:
         for child in self.children:
             about = [f" about {_and(child.location)}"] if child.location else []
             scaled = [f", scaled by {_and(child.scale)}"] if child.scale else []
-            sentences.append(f"{child.name} is sampled non-centred{''.join(about + scaled)}")
+            sentences.append(
+                f"{child.name} is sampled {'partly ' * child.is_offset}non-centred{''.join(about + scaled)}"
+            )
         if by_hand := self._signs.by_hand:
             sentences.append(f"{_and(by_hand)} {'is' if len(by_hand) == 1 else 'are'} sampled with a sign")
         return "; ".join(sentences)

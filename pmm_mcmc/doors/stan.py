@@ -18,7 +18,7 @@ import numpy as np
 
 from pmm_mcmc.api import ResultTree, checked_values
 from pmm_mcmc.doors.c_function import CFunction, PointerDensity
-from pmm_mcmc.doors.stan_statements import StanChildren
+from pmm_mcmc.doors.stan_statements import StanChildren, kinds_of
 
 __all__ = ["stan_density", "stan_program"]
 
@@ -110,11 +110,13 @@ def stan_density(model: Any, code: str, children: Any) -> PointerDensity:
     assert address is not None
     function = CFunction(address, int(model.model), model, of_stan=True)
     density = PointerDensity(function, ndim, threads)
-    density.layout = _layout(model)
+    coordinates = _coordinates(model)
+    density.layout = _layout(model, coordinates, code)
     density.start = _start(model)
     if children is not None or code:
-        places = _variables(model.param_unc_names())
-        hierarchy = StanChildren(model, places, _values(model) or {}, children, code)
+        places = _variables(coordinates)
+        kinds = kinds_of(model, coordinates)
+        hierarchy = StanChildren(places, kinds, _values(model) or {}, children, code)
         density.shapes = hierarchy.shapes
         density.children = hierarchy.children
 
@@ -129,8 +131,25 @@ def stan_density(model: Any, code: str, children: Any) -> PointerDensity:
     return density
 
 
-def _layout(model: Any) -> ResultTree:
+def _coordinates(model: Any) -> list[str]:
+    """Return the label of each unconstrained coordinate.
+
+    Stan lists an array of vectors by columns, and keeps it by rows: values tell which is which where there is no bound.
+    """
+    labels = model.param_unc_names()
+    probe = 1e-3 * np.sqrt(np.arange(2.0, len(labels) + 2))
+    try:
+        values = model.param_constrain(probe)
+    except RuntimeError:  # where Stan has no value there
+        return list(labels)
+    label_of = dict(zip(values, model.param_names(), strict=True))
+    return [label_of.get(x, label) for x, label in zip(probe, labels, strict=True)]
+
+
+def _layout(model: Any, coordinates: list[str], code: str) -> ResultTree:
     """Return the map from unconstrained draws to parameters, transformed parameters and generated quantities."""
+    # To make a generator takes longer than the quantities of a small program.
+    is_random = not code or "_rng" in code or "#include" in code
     labels = model.param_names(include_tp=True, include_gq=True)
     places = _variables(labels)
     generates = len(labels) > len(model.param_names(include_tp=True))
@@ -142,9 +161,11 @@ def _layout(model: Any) -> ResultTree:
         everything = np.empty((len(flat), len(labels)))
         source = flat.ctypes.data
         target = everything.ctypes.data
+        rng = model.new_rng(0) if generates else None
         for i, x in enumerate(flat):
             # The draw is its own seed, so that its generated quantities do not depend on chunks or on a restart.
-            rng = model.new_rng(zlib.crc32(x.tobytes())) if generates else None
+            if generates and is_random:
+                rng = model.new_rng(zlib.crc32(x.tobytes()))
             places_of_draw = (source + i * flat.strides[0], target + i * everything.strides[0])
             if constrain(model.model, True, generates, *places_of_draw, rng and rng.ptr, None):
                 everything[i] = np.nan  # as by an error in generated quantities, which must not end the run
@@ -154,7 +175,7 @@ def _layout(model: Any) -> ResultTree:
         shapes = {name: (*position.shape[:2], *shape) for name, (shape, _) in places.items()}
         return {name: everything[:, columns].reshape(shapes[name]) for name, (_, columns) in places.items()}
 
-    names = [re.sub(r"\.(\d+(?:\.\d+)*)$", _in_brackets, name) for name in model.param_unc_names()]
+    names = [re.sub(r"\.(\d+(?:\.\d+)*)$", _in_brackets, name) for name in coordinates]
     return ResultTree(names, values, lambda: ({}, {}), dict)
 
 

@@ -1,6 +1,7 @@
 """Which parameters of a Stan program may be sampled non-centred: named by the user, or read from its statements.
 
-A statement ``theta ~ normal(mu, tau)`` makes ``theta`` a child.  Location and scale are expressions of one parameter
+A statement ``theta ~ normal(mu, tau)`` makes ``theta`` a child, and ``theta = mu + tau * z`` with ``z ~ std_normal()``
+makes ``z`` one whose offset the program has.  Location and scale are expressions of one parameter
 and of data, such as ``10 * mu``, ``mu[group]`` or ``1 / sqrt(precision)``.  What is not understood stays centred: the
 map is a change of variables whatever the density is, so that a misread statement costs gradients and no draw is wrong.
 """
@@ -19,9 +20,9 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
-from pmm_mcmc.api import Child, ChildVariable, Law, ordered_children
+from pmm_mcmc.api import MOST_GROUPED, Child, ChildVariable, Law, ordered_children
 
-__all__ = ["StanChildren"]
+__all__ = ["StanChildren", "kinds_of"]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -35,6 +36,17 @@ _NAME = r"(?:to_vector\(\s*)?([A-Za-z]\w*)\s*((?:\[[^\]]*\])?)\s*\)?"
 _SAMPLED = re.compile(rf"(?<![\w\]]){_NAME}\s*~\s*({_FAMILY})\s*\(")
 # normal_lpdf(theta |
 _ADDED = re.compile(rf"({_FAMILY})_lu?pdf\s*\(\s*{_NAME}\s*\|")
+# z ~ std_normal(     to_vector(z) ~ normal(0, 1)     std_normal_lpdf(z_1[1]
+_STANDARD = re.compile(
+    rf"(?<![\w\]]){_NAME}\s*~\s*(?:std_normal\s*\(|normal\s*\(\s*0\s*,\s*1\s*\))|std_normal_lu?pdf\s*\(\s*{_NAME}"
+)
+# diag_pre_multiply(tau, L) * z     scale_r_cor(z_1, sd_1, L_1)
+_CORRELATED = (
+    re.compile(r"diag_pre_multiply\s*\(\s*(?P<sd>\w+)\s*,\s*(?P<factor>\w+)\s*\)\s*\*\s*(?P<name>\w+)"),
+    re.compile(r"scale_r_cor\s*\(\s*(?P<name>\w+)\s*,\s*(?P<sd>\w+)\s*,\s*(?P<factor>\w+)\s*\)"),
+)
+# theta = mu + tau * z;
+_ASSIGNED = re.compile(r"(?<![=<>!])=(?!=)([^;{}]*);")
 # sd = 1 / sqrt(precision);
 _DEFINED = re.compile(r"(?<![\w\]])([A-Za-z]\w*)\s*=(?!=)([^;]*);")
 
@@ -63,7 +75,8 @@ _CONSTRAINED: dict[str, Callable[..., Any]] = {
 class StanChildren:
     """The parameters of a Stan model that may be non-centred: those that a user names or, for None, of a program.
 
-    ``places`` are shape and coordinates, in C order, of each parameter; ``data`` are values by name.
+    ``places`` are shape and coordinates, in C order, of each parameter, ``kinds`` those of :func:`kinds_of`; ``data``
+    are values by name.
 
     Attributes
     ----------
@@ -75,8 +88,8 @@ class StanChildren:
 
     def __init__(
         self,
-        model: Any,
         places: Mapping[str, tuple[tuple[int, ...], np.ndarray]],
+        kinds: list[tuple[str, float, float]],
         data: Mapping[str, Any],
         children: Any,
         code: str,
@@ -85,7 +98,7 @@ class StanChildren:
         self._places = places
         self._variables = {name: pt.vector(name, dtype="float64", shape=(len(places[name][1]),)) for name in in_order}
         self.shapes = {variable: variable.type.shape for variable in self._variables.values()}
-        self._kinds = _kinds_of(model)
+        self._kinds = kinds
         self._values = {name: np.asarray(value, float) for name, value in data.items() if _is_numeric(value)}
         self._definitions: dict[str, str] = {}
         read = self._of_statements(code) if children is None else self._named(children)
@@ -134,7 +147,45 @@ class StanChildren:
                 continue
             if child.parents:
                 children[name] = child
-        return list(children.values())
+        needed = {variable.name for child in children.values() for variable in child.parents}
+        standard = {match[1] or match[3] for match in _STANDARD.finditer(code)} & set(self._places)
+        texts = [_plain(text) for text in _ASSIGNED.findall(code)]
+        names = sorted(standard - set(children) - needed)
+        offsets = [offset for name in names if (offset := self._correlated(name, code) or self._offset(name, texts))]
+        made = {offset.value for offset in offsets}
+        return [*children.values(), *(offset for offset in offsets if not offset.parents & made)]
+
+    def _offset(self, name: str, texts: list[str]) -> ChildVariable | None:
+        """Return a parameter of which the program makes effects, ``mu + tau * z``; None if it makes none."""
+        effects = [effect for text in texts if re.search(rf"\b{name}\b", text) and (effect := _effect(text, name))]
+        location, scale = (_of_rows(self._places[name][0], {row: pair[i] for row, *pair in effects}) for i in (0, 1))
+        for place in (location, "0"):
+            try:
+                offset = self._child(name, place, scale, is_offset=True)
+            except _UNREADABLE:
+                continue
+            return offset if offset.child.scale else None
+        return None
+
+    def _correlated(self, name: str, code: str) -> ChildVariable | None:
+        """Return a matrix of which the program makes groups of correlated effects; None if it makes none."""
+        match = next((m for form in _CORRELATED for m in form.finditer(code) if m["name"] == name), None)
+        if match is None or not re.search(rf"cholesky_factor_corr\s*\[[^\]]*\]\s*{match['factor']}\b", code):
+            return None
+        shape, columns = self._places[name]
+        order = columns.reshape(shape).T.ravel()
+        if len(shape) != 2 or shape[0] > MOST_GROUPED or match["sd"] not in self._places or (np.diff(order) != 1).any():
+            return None
+        K, count = shape
+        sd = self._parameter(match["sd"])
+        if sd.type.shape != (K,):
+            return None
+        value = self._variables[name]
+        parents = [self._variables[match[parent]] for parent in ("sd", "factor")]
+        self.shapes[value] = (count, K)
+        law = Law(pt.zeros((count, K)), sd[:, None] * _factor_of(parents[1], K), symmetric=True, kind="grouped")
+        child = Child(name, "grouped", int(order[0]), (count, K), False, (), (match["sd"], match["factor"]), True)
+        return ChildVariable(child, value, law, set(parents))
 
     def _define(self, code: str) -> None:
         """Read the variables that the program defines once, by an expression."""
@@ -145,8 +196,7 @@ class StanChildren:
 
     def _term(self, expression: str) -> Any:
         """Return an expression of the Stan language as a graph or, without parameters, as an array."""
-        text = re.sub(r"\.([*/^])", r"\1", expression).replace("^", "**").strip()
-        return self._node(ast.parse(text, mode="eval").body)
+        return self._node(ast.parse(_plain(expression), mode="eval").body)
 
     def _node(self, node: ast.expr) -> Any:
         match node:
@@ -156,6 +206,8 @@ class StanChildren:
                 return self._value(name)
             case ast.UnaryOp(op=ast.USub(), operand=inner):
                 return -self._node(inner)
+            case ast.List(elts=elements):
+                return pt.stack([self._node(element) for element in elements])
             case ast.BinOp(left=left, op=op, right=right):
                 return _OPERATORS[type(op)](self._node(left), self._node(right))
             case ast.Subscript(value=inner, slice=index):
@@ -189,7 +241,7 @@ class StanChildren:
         value = _CONSTRAINED[kind](pt, np.array(low), np.array(width), t)
         return value[0] if shape == () else value if len(shape) == 1 else value.reshape(shape)
 
-    def _child(self, name: str, location: str, scale: str) -> ChildVariable:
+    def _child(self, name: str, location: str, scale: str, is_offset: bool = False) -> ChildVariable:
         """Return a parameter as a child with these location and scale.
 
         Raises
@@ -215,8 +267,76 @@ class StanChildren:
             names.append(tuple(variable.name for variable in parents))
         value = self._variables[name]
         variables = {self._variables[parent] for parent in names[0] + names[1]}
-        child = Child(name, "elementwise", int(columns.min()), value.type.shape, False, *names)
+        place, of_scale = names
+        child = Child(name, "elementwise", int(columns.min()), value.type.shape, False, place, of_scale, is_offset)
         return ChildVariable(child, value, Law(terms[0], terms[1], symmetric=True), variables)
+
+
+def _factor_of(t: Any, K: int) -> Any:
+    """Return Stan's Cholesky factor of a correlation matrix at its coordinates."""
+    rows: list[Any] = []
+    tanh = iter(pt.tanh(t[k]) for k in range(K * (K - 1) // 2))
+    for i in range(K):
+        left = pt.ones(())
+        for _ in range(i):
+            rows.append(next(tanh) * pt.sqrt(left))
+            left = left - rows[-1] ** 2
+        rows += [pt.sqrt(left), *[pt.zeros(())] * (K - i - 1)]
+    return pt.stack(rows).reshape((K, K))
+
+
+def _plain(expression: str) -> str:
+    """Return an expression of the Stan language as Python writes it, elementwise."""
+    return " ".join(re.sub(r"\.([*/^])", r"\1", expression).replace("^", "**").split())
+
+
+def _effect(text: str, name: str) -> tuple[int, str, str] | None:
+    """Return row, location and scale of the effect that a sum makes of an offset: 0 is the row of a whole offset."""
+    try:
+        terms = list(_terms(ast.parse(text, mode="eval").body))
+    except _UNREADABLE:
+        return None
+    products = [_product(term, name) for term in terms]
+    if sum(product is not None for product in products) != 1:
+        return None
+    location = " + ".join(ast.unparse(term) for term, product in zip(terms, products, strict=True) if product is None)
+    (product,) = (product for product in products if product is not None)
+    return product[0], location or "0", product[1]
+
+
+def _terms(node: ast.expr) -> Iterator[ast.expr]:
+    match node:
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            yield from _terms(left)
+            yield from _terms(right)
+        case ast.BinOp(left=left, op=ast.Sub(), right=right):
+            yield from _terms(left)
+            yield ast.UnaryOp(ast.USub(), right)
+        case _:
+            yield node
+
+
+def _product(node: ast.expr, name: str) -> tuple[int, str] | None:
+    """Return the row and the factor of an offset in a product."""
+    match node:
+        case ast.Name(id=named) if named == name:
+            return 0, "1"
+        case ast.Subscript(value=ast.Name(id=named), slice=index) if named == name:
+            return (index.value if isinstance(index, ast.Constant) and isinstance(index.value, int) else 0), "1"
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            for one, other in ((left, right), (right, left)):
+                if product := _product(one, name):
+                    return product[0], f"{product[1]} * ({ast.unparse(other)})"
+    return None
+
+
+def _of_rows(shape: tuple[int, ...], rows: Mapping[int, str]) -> str:
+    """Return the expression of a whole parameter from those of its rows, "" where one has none."""
+    if 0 in rows:
+        return rows[0]
+    if not shape or set(rows) != set(range(1, shape[0] + 1)):
+        return ""
+    return f"[{', '.join(rows[k] if len(shape) == 1 else f'[{rows[k]}]' for k in sorted(rows))}]"
 
 
 def _reordered(vector: Any, order: np.ndarray) -> Any:
@@ -231,9 +351,8 @@ def _is_numeric(value: Any) -> bool:
         return False
 
 
-def _kinds_of(model: Any) -> list[tuple[str, float, float]]:
+def kinds_of(model: Any, labels: list[str]) -> list[tuple[str, float, float]]:
     """Return kind and numbers of :data:`_CONSTRAINED` of each coordinate, from values at four points; "" for others."""
-    labels = model.param_unc_names()
     column = {label: i for i, label in enumerate(model.param_names())}
     ts = np.array([0.0, 1.0, -1.0, 2.0])
     try:

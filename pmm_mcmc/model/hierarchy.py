@@ -26,7 +26,7 @@ from pmm_mcmc.model.pytensor_density import Layout
 _log = logging.getLogger("pmm_mcmc")
 
 # Groups of at most so many elements are non-centred; a single vector may have any length.
-_MOST_GROUPED = 5
+MOST_GROUPED = 5
 
 
 class Law(NamedTuple):
@@ -116,10 +116,10 @@ def law_of(rv: Any, transform: Any, shape: tuple[int, ...]) -> Law | None:
         count, law = _OF_LOGARITHM[op]
         location, sd = law(*node.inputs[-count:])
         return Law(location, pt.as_tensor_variable(sd), False)
-    groups = len(shape) > 0 and int(np.prod(shape[:-1], dtype=int)) > 1 and shape[-1] <= _MOST_GROUPED
+    groups = len(shape) > 0 and int(np.prod(shape[:-1], dtype=int)) > 1 and shape[-1] <= MOST_GROUPED
     single = len(shape) > 0 and int(np.prod(shape[:-1], dtype=int)) == 1
     if op == "MvNormalRV" and transform is None and all(node.inputs[-1].type.broadcastable[:-2]) and (groups or single):
-        kind = "grouped" if shape[-1] <= _MOST_GROUPED else "dense"
+        kind = "grouped" if shape[-1] <= MOST_GROUPED else "dense"
         return Law(node.inputs[-2], _root(node.inputs[-1]), True, kind)
     if op == "ZeroSumNormalRV" and kind == "ZeroSumTransform":
         return Law(pt.zeros(()), node.inputs[-2], True)

@@ -22,7 +22,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import Split
 from pytensor.tensor.shape import Shape
 
-from pmm_mcmc.coordinates.child import Child, Places, element_to_x
+from pmm_mcmc.coordinates.child import Child, Places, element_to_offset, element_to_x
 from pmm_mcmc.coordinates.groups import noncentred_groups
 from pmm_mcmc.coordinates.structure import Signs, Structure
 from pmm_mcmc.coordinates.walk import noncentred_walk
@@ -102,11 +102,12 @@ def composed(
     in_common = []
     for variable, child, indices in zip(hierarchy.children, children, places.children, strict=True):
         parameters = child.split(noncentring[indices])
-        x, of_child = _child_to_x(child, hierarchy.law_at(variable, values), parameters, p_blocks[variable.value])
+        law = hierarchy.law_at(variable, values)
+        x, effect, of_child = _child_to_x(child, law, parameters, p_blocks[variable.value])
         values[variable.value] = x.reshape(child.shape).astype(variable.value.dtype)
         log_det = log_det + of_child
         if child.sweeps:
-            in_common.append(child.in_common(x.ravel(), noncentring[indices]))
+            in_common.append(child.in_common(effect.ravel(), noncentring[indices]))
     if len(swept) and in_common:
         weights = noncentring[places.weights].reshape((len(swept), sum(child.n_common for child in children)))
         moves = (weights * pt.concatenate(in_common)).sum(axis=1)
@@ -147,20 +148,27 @@ def _without_signs(z: Any, log_c: Any, signs: Signs) -> tuple[Any, Any]:
     return pt.where(is_signed, logarithms, positive), log_det.astype(z.dtype)
 
 
-def _child_to_x(child: Child, law: Law, parameters: tuple[Any, ...], z: Any) -> tuple[Any, Any]:
-    """Return the child's elements and the log determinant."""
+def _child_to_x(child: Child, law: Law, parameters: tuple[Any, ...], z: Any) -> tuple[Any, Any, Any]:
+    """Return the child's elements, what they are the offsets of, or they themselves, and the log determinant."""
     mu = law.location
     L = law.scale
     if child.kind == "elementwise":
         a, h, rho = parameters
-        return element_to_x(pt, mu, L, a, h, rho, z)
+        x, log_det = (element_to_offset if child.is_offset else element_to_x)(pt, mu, L, a, h, rho, z)
+        return x, mu + L * x if child.is_offset else x, log_det
     a, h, *rho = parameters
     if child.kind == "walk":
-        return noncentred_walk(law.rho, L**2, mu, a, h, z)
-    if not rho:
-        return noncentred_groups(mu, L, a, h, z.reshape(mu.shape))
-    x, log_det = noncentred_groups(child.turned(mu, *rho), L, a, h, z.reshape(mu.shape))
-    return child.turned(x, *rho), log_det
+        x, log_det = noncentred_walk(law.rho, L**2, mu, a, h, z)
+    else:
+        x, log_det = noncentred_groups(child.turned(mu, *rho) if rho else mu, L, a, h, z.reshape(mu.shape))
+        x = child.turned(x, *rho) if rho else x
+    if not child.is_offset:
+        return x, x, log_det
+    offsets: list[Any] = []
+    for i in range(child.shape[-1]):
+        earlier = sum((L[i, j] * offset for j, offset in enumerate(offsets)), mu[:, i])
+        offsets.append((x[:, i] - earlier) / L[i, i])
+    return pt.stack(offsets, axis=1), x, log_det - child.shape[0] * pt.log(pt.diagonal(L)).sum()
 
 
 def _pull_back(inputs: list[Any], outputs: list[Any], log_det: Any, gradients: list[Any]) -> list[Any]:

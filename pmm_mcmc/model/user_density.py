@@ -198,7 +198,8 @@ class LogDensity:
             A dict of numbers, lists and arrays, or the path of a JSON file.
         children
             Parameters that may be sampled non-centred, as for :meth:`from_bridgestan`.  None: they are read from
-            statements such as ``theta ~ normal(mu, tau)``.  An empty dict: none.
+            statements such as ``theta ~ normal(mu, tau)`` or, non-centred by hand, ``theta = mu + tau * z``.  An empty
+            dict: none.
 
         Returns
         -------

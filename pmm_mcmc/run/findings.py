@@ -160,11 +160,12 @@ _AROUND = 400
 _NEWEST = 1000
 
 
-def attributes_of(plan: SamplingPlan, run: Run, result: xr.DataTree | None, search: bool) -> dict[str, str]:
-    """Return the attributes of a ``result``; other modes, jumps and necks are searched for if ``search``."""
-    draws = None  # unconstrained, (chain, draw, d)
-    if result is not None and result["posterior"].sizes["draw"]:
-        draws = result["sample_stats"].to_dataset().get("unconstrained")
+def attributes_of(plan: SamplingPlan, run: Run, draws: xr.DataArray | None, search: bool) -> dict[str, str]:
+    """Return the attributes of a result, by its unconstrained ``draws`` ``(chain, draw, d)``.
+
+    Other modes, jumps and necks are searched for if ``search``.
+    """
+    draws = draws if draws is not None and draws.sizes["draw"] else None
     searches: dict[str, Any] = {}
     if search and draws is not None:
         try:

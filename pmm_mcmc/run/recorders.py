@@ -225,6 +225,11 @@ class MemoryRecorder:
         groups = self._empty | self._warmup.upto(self._warmup.done) | self._draws.upto(self._draws.done)
         return self._layout.tree(groups, self._attrs, others)
 
+    def positions(self) -> xr.DataArray | None:
+        """Return the unconstrained draws ``(chain, draw, d)`` so far, where they are kept."""
+        values = self._draws.upto(self._draws.done).get("sample_stats", {}).get("unconstrained")
+        return None if values is None else xr.DataArray(values, dims=("chain", "draw", "coordinate"))
+
     def result(self) -> xr.DataTree:
         """Return the result of all chunks, with a checkpoint to continue from."""
         others = self.run.reports()
@@ -302,6 +307,11 @@ class StoreRecorder:
     def so_far(self) -> xr.DataTree:
         """Return the stored run as it is now, for a verdict."""
         return open_store(self._path)
+
+    def positions(self) -> xr.DataArray | None:
+        """Return the unconstrained draws ``(chain, draw, d)``, where they are kept."""
+        tree = self.so_far()
+        return tree["sample_stats"].to_dataset().get("unconstrained") if tree["posterior"].sizes["draw"] else None
 
     def result(self) -> xr.DataTree:
         """Return the stored run, which is read when it is used."""

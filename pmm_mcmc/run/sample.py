@@ -342,7 +342,7 @@ def _sampled(request: Request, stopped: StopRequest) -> xr.DataTree:
             console.checks()
             search = request.compute_convergence_checks and finished
             read = processes.primary and (search or not structure.is_identity)
-            attributes = attributes_of(plan, run, recorder.so_far() if read else None, search)
+            attributes = attributes_of(plan, run, recorder.positions() if read else None, search)
             recorder.note(console.times() | attributes)
     result = recorder.result()
     done = result["posterior"].sizes["draw"]

@@ -55,10 +55,12 @@ def draw(
         axes["r_hat"].set_title("r_hat - 1")
         axes["r_hat"].axhline(0.01, color="0.5", lw=0.8)
         for axis in (axes[name] for name in ("error", "r_hat") if name in axes):
-            axis.set(xscale="log", yscale="log", xlabel="gradients, warm-up included; a band over the seeds")
-            axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axis.set(xscale="log", yscale="log", xlabel="gradients; a band over the seeds")
+            for either in (axis.xaxis, axis.yaxis):
+                either.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+                either.set_minor_formatter(NullFormatter())
             axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-            axis.xaxis.set_minor_formatter(NullFormatter())
+            axis.yaxis.set_major_formatter("{x:g}")  # powers of ten would be mathematics, which is not read here
         if modes:
             _modes(axes["modes"], runs, weights, looks, names)
         _marginal(axes["marginal"], runs, truth, labels, looks)

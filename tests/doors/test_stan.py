@@ -6,7 +6,20 @@ import stanli
 from c_libraries import at
 from hierarchy_models import some_noncentring
 from pymc.exceptions import SamplingError
-from stan_programs import BRMS, FORMS, FORMS_DATA, MIXTURE, REGRESSION, SCHOOLS, SCHOOLS_DATA, SCHOOLS_MEANS
+from stan_programs import (
+    BRMS,
+    COUNTS,
+    COUNTS_DATA,
+    FORMS,
+    FORMS_DATA,
+    MIXTURE,
+    OFFSETS,
+    OFFSETS_DATA,
+    REGRESSION,
+    SCHOOLS,
+    SCHOOLS_DATA,
+    SCHOOLS_MEANS,
+)
 
 import pmm_mcmc as pmm
 from pmm_mcmc.doors.stan import stan_program
@@ -164,9 +177,54 @@ def test_locations_and_scales_are_those_of_the_program():
             np.testing.assert_allclose(part[0], np.broadcast_to(value, child.size), rtol=1e-12)
 
 
+def test_offsets_are_read_with_the_effects_that_a_program_makes_of_them():
+    density = pmm.LogDensity.from_stan(OFFSETS, OFFSETS_DATA)
+    names = {name: (variable.child.location, variable.child.scale) for name, variable in density.children.items()}
+    assert names == {
+        "plain": (("mu",), ("tau",)), "backwards": (("mu",), ("mu",)), "looped": ((), ("wide",)), "rows": ((), ("sd",)),
+        "together": ((), ("sds", "L")),
+    }  # fmt: skip
+    assert all(variable.child.is_offset for variable in density.children.values())
+    assert density.layout.names[17:20] == ["rows[0, 0]", "rows[0, 1]", "rows[0, 2]"]
+    x = np.random.default_rng(1).normal(size=(2, density.d))
+    values = {name: value[0] for name, value in density.layout.values(x[None]).items()}
+    structure = density.noncentred({}).composed.structure
+    *_, draws = structure._to_z(x, structure.initial_noncentring())
+    effects = {
+        "plain": values["theta"], "backwards": values["back"], "looped": values["loop"],
+        "rows": np.concatenate([values["first"], values["second"]], axis=1), "together": values["r"].reshape(2, -1),
+    }  # fmt: skip
+    for child, of_child in zip(structure.children, draws, strict=True):
+        np.testing.assert_allclose(of_child.x, effects[child.name], rtol=1e-12)
+
+
+def test_offsets_are_as_they_are_written_at_one_end_and_effects_at_the_other():
+    composed = pmm.LogDensity.from_stan(OFFSETS, OFFSETS_DATA).noncentred({}).composed
+    structure = composed.structure
+    x = np.random.default_rng(1).normal(size=(2, structure.d))
+    none = structure.initial_noncentring()
+    np.testing.assert_allclose(structure.to_x(x, none), x, rtol=1e-12)
+    wholly, h = none.copy(), 1e12
+    for child, indices in zip(structure.children, structure._places.children, strict=True):
+        m = child.size
+        held = np.full(m, h) if child.kind == "elementwise" else h * np.tile(np.eye(3).ravel(), m // 3)
+        wholly[indices][m : m + len(held)] = held
+    z, _, draws = structure._to_z(x, wholly)
+    for child, of_child in zip(structure.children, draws, strict=True):
+        np.testing.assert_allclose(z[:, child.at] / np.sqrt(h), of_child.x, rtol=1e-6, atol=1e-6)
+
+
+def test_groups_whose_curvatures_leave_no_digit_begin_as_they_are_written():
+    density = pmm.LogDensity.from_stan(COUNTS, COUNTS_DATA)
+    far = {"sd": [7.0, 7.0], "z": np.full((2, 6), 2.0)}
+    dt = pmm.sample(model=density, initvals=far, **RUN)
+    assert np.isfinite(dt["posterior"]["z"]).all()
+
+
 @pytest.mark.parametrize("which", ["none", "some"])
-def test_the_composed_density_is_that_of_the_change_of_variables(which):
-    density = pmm.LogDensity.from_stan(FORMS, FORMS_DATA)
+@pytest.mark.parametrize("program, data", [(FORMS, FORMS_DATA), (OFFSETS, OFFSETS_DATA)], ids=["forms", "offsets"])
+def test_the_composed_density_is_that_of_the_change_of_variables(program, data, which):
+    density = pmm.LogDensity.from_stan(program, data)
     composed = density.noncentred({}).composed
     structure, rng = composed.structure, np.random.default_rng(2)
     noncentring = some_noncentring(structure, rng, which == "none")
@@ -180,7 +238,7 @@ def test_the_composed_density_is_that_of_the_change_of_variables(which):
     # The inverse, in NumPy, is that of PyMC's and JAX's children too.
     back, again = structure.to_z(x, noncentring)
     np.testing.assert_allclose(back, z, rtol=1e-10)
-    np.testing.assert_allclose(again, log_det, rtol=1e-10)
+    np.testing.assert_allclose(again, log_det, rtol=1e-10, atol=1e-14)
     steps = 1e-6 * np.eye(d)
     numeric = [
         (at(composed, z + s, noncentring=noncentring)[0] - at(composed, z - s, noncentring=noncentring)[0]) / 2e-6
@@ -188,7 +246,7 @@ def test_the_composed_density_is_that_of_the_change_of_variables(which):
     ]
     np.testing.assert_allclose(slope, numeric, rtol=1e-5, atol=1e-5)
     of_position, pulled = structure.pull_back(z, gradient, noncentring)
-    np.testing.assert_allclose(of_position, x, rtol=1e-14)
+    np.testing.assert_allclose(of_position, x, rtol=1e-12)
     np.testing.assert_allclose(pulled, slope, rtol=1e-12)
     alone = at(composed, z, "gradient", noncentring)[1]
     np.testing.assert_array_equal(alone[:d], slope)
@@ -263,6 +321,7 @@ def test_a_program_of_brms_is_sampled_as_it_is_written():
     assert pmm.verdict(dt).state == "trusted"
     posterior = dt["posterior"]
     assert {"b", "Intercept", "sd_1", "z_1", "r_1_1", "b_Intercept"} <= set(posterior)
+    assert posterior.attrs["reparametrisation"] == "z_1 is sampled partly non-centred, scaled by sd_1"
     # Three standard deviations of the posterior.
     assert abs(float(posterior["b"].mean()) - 0.4) < 3.0 * float(posterior["b"].std())
     np.testing.assert_allclose(posterior["r_1_1"].mean(("chain", "draw")) - effect, 0.0, atol=0.6)

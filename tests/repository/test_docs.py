@@ -114,6 +114,18 @@ def test_every_public_name_is_in_the_reference_once():
         assert sorted(names) == sorted(name for name in module.__all__ if not name.startswith("_"))
 
 
+def test_each_file_of_results_says_when_it_was_printed_and_evidence_which_are_older():
+    page = (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
+    state = int(re.search(r"State: (\d+) November 2026", page)[1])
+    older = set(re.findall(r"`(\w+)`", page[page.index("Of 21 to 26") : page.index("frozen.")]))
+    days = {}
+    for path in (ROOT / "benchmarks" / "results").glob("*.txt"):
+        printed = re.search(r"2026-11-(\d+)|(\d+) November 2026", path.read_text(encoding="utf-8"))
+        assert printed, f"{path.name} does not say when it was printed"
+        days[path.stem] = int(printed[1] or printed[2])
+    assert older == {name for name, day in days.items() if day < state - 1}
+
+
 def test_trust_and_the_rules_for_assistants_have_every_reason_that_a_verdict_can_have():
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "pmm_mcmc").rglob("*.py")]
     codes = {code for source in sources for code in re.findall(r'\b(?:Reason|reason_of_largest)\(\s*"(\w+)"', source)}
