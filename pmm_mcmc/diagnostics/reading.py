@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -305,10 +305,12 @@ def table_of(run: Run, numbers: np.ndarray | None = None) -> pd.DataFrame:
     ``tail``, the index of the heavier tail.
     """
     numbers = np.arange(len(run.parameters)) if numbers is None else numbers
-    averages = itertools.repeat((None, None)) if run.averages is None else Parameters(run.averages).slabs(numbers)
+    averages: Iterable[tuple[np.ndarray, ...]] = itertools.repeat(())
+    if run.averages is not None:
+        averages = ((values,) for _, values in Parameters(run.averages).slabs(numbers))
     tables = [
-        pd.DataFrame(_columns(run, values, average), index=indices)
-        for (indices, values), (_, average) in zip(run.parameters.slabs(numbers), averages, strict=False)
+        pd.DataFrame(_columns(run, values, *average), index=indices)
+        for (indices, values), average in zip(run.parameters.slabs(numbers), averages, strict=False)
     ]
     if not tables:
         return pd.DataFrame(columns=[*BIASES, *_WHOLE, "r_hat", "ess_bulk", "within", "between", "tail"], dtype=float)
@@ -324,7 +326,7 @@ def two_errors(table: pd.DataFrame) -> pd.Series:
 
 
 @np.errstate(all="ignore")  # draws that are not finite, or vast
-def _columns(run: Run, values: np.ndarray, average: np.ndarray | None) -> dict[str, np.ndarray]:
+def _columns(run: Run, values: np.ndarray, average: np.ndarray | None = None) -> dict[str, np.ndarray]:
     """Return the columns of parameters with draws ``(chain, draw, p)``; corrected means are of averages, if any."""
     chains = values.shape[0]
     coordinate = coordinate_of(values, run.sampled_position)
