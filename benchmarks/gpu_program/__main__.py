@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-MODELS = ("gaussian", "logistic", "eight_schools", "hierarchy")
+MODELS = ("gaussian", "dense", "logistic", "eight_schools", "hierarchy")
 PLATFORMS = ("cuda", "rocm", "tpu")
 MEMORY = 60 * 2**30  # of an H100's 80 GB, what JAX takes
 
@@ -50,6 +50,8 @@ def build(name: str) -> Any:
     with pm.Model() as model:
         if name == "gaussian":
             pm.Normal("x", 0.0, np.logspace(-1, 1, 100), shape=100)
+        elif name == "dense":
+            pm.MvNormal("x", np.zeros(100), np.cov(rng.normal(size=(100, 200))))
         elif name == "logistic":
             beta = pm.Normal("beta", 0.0, 1.0, shape=25)
             pm.Bernoulli("y", logit_p=rng.normal(size=(1000, 25)) @ beta, observed=rng.integers(0, 2, 1000))

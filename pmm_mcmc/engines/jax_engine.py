@@ -29,7 +29,7 @@ from jax import Array, lax
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
 from pmm_mcmc.engines.contract import Chunk, Engine, Ensemble, Parameters, TunedParameters, chains_of, log_det_of
-from pmm_mcmc.engines.jax_ghmc import adjusted
+from pmm_mcmc.engines.jax_ghmc import adjusted, begun
 from pmm_mcmc.engines.jax_poisson import unadjusted
 from pmm_mcmc.engines.jax_shared import Counts, Drift, Keyed, words_of
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, OVERDAMPED, Kernel
@@ -57,13 +57,18 @@ _KEPT = 2**30
 _CUDA_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,COLLECTIVES_KERNEL,DYNAMIC_SLICE_FUSION,CONDITIONAL,WHILE"
 
 
-def _compiler_options(device: jax.Device) -> dict[str, str]:
+# Products are the library's own choice: kernels that XLA chooses by a clock cost half of a compilation, and would give
+# the next process other last digits.
+_PRODUCTS = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
+
+
+def _compiler_options(device: jax.Device) -> dict[str, Any]:
     """Return XLA's options for a device: on NVIDIA's, whole calls as one graph, unless ``PMM_MCMC_CUDA_GRAPHS=0``."""
     if device.platform != "gpu" or not device.device_kind.startswith("NVIDIA"):
         return {}
     if os.environ.get("PMM_MCMC_CUDA_GRAPHS", "1") == "0":
-        return {}
-    return {"xla_gpu_enable_command_buffer": _CUDA_GRAPHS}
+        return _PRODUCTS
+    return _PRODUCTS | {"xla_gpu_enable_command_buffer": _CUDA_GRAPHS}
 
 
 @functools.cache
@@ -182,9 +187,13 @@ class JaxEngine(Engine):
         g = len(state)
         pairs = self.kernel.dynamics != OVERDAMPED and not self.kernel.adjusted  # normals for position and velocity
         drift = self._drift(coordinates, shared)
-        key_words = words_of(keys)
-        transition = adjusted if self.kernel.adjusted else unadjusted
+        draws = Keyed(words_of(keys), first_transition, d, self.dtype, pairs)
         chains = chains_of(state, evaluation)
+        if self.kernel.adjusted:
+            transition = adjusted(self.kernel, parameters, drift)
+            chains = begun(chains._replace(u=chains.evaluated), draws) if self.kernel == GHMC else chains
+        else:
+            transition = functools.partial(unadjusted, self.kernel, parameters, drift)
         zeros = Counts(jnp.zeros(g, self.dtype), *(jnp.zeros(g, jnp.int32) for _ in range(4)))
         shapes = (g, d), (g, self.width), (len(Chunk._fields) - 2, g)
         out = tuple(jnp.zeros((self.capacity, *shape), self.dtype) for shape in shapes)
@@ -196,9 +205,7 @@ class JaxEngine(Engine):
             def once(k: Array, carry: Any) -> Any:
                 """Make one transition of every chain."""
                 chains, counts = carry
-                number = first_transition + i * thin + k
-                draws = Keyed(key_words, number, d, self.dtype, pairs)
-                chains, more = transition(self.kernel, parameters, drift, chains, draws)
+                chains, more = transition(chains, draws._replace(number=first_transition + i * thin + k))
                 return chains, Counts(*(a + b for a, b in zip(counts, more, strict=True)))
 
             chains, counts = lax.fori_loop(0, thin, once, (chains, zeros))

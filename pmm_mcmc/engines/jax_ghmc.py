@@ -10,15 +10,15 @@ It follows :mod:`pmm_mcmc.engines.numba_ghmc` step by step, with arrays ``(group
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from pmm_mcmc.engines.contract import Chains, Parameters
 from pmm_mcmc.engines.jax_shared import END, Counts, Drift, Keyed, as_count, choose, renew_few, total
-from pmm_mcmc.langevin.flows import build_flows
+from pmm_mcmc.langevin.flows import Flow, build_flows
 from pmm_mcmc.langevin.methods import HARMONIC, Kernel, Scheme
 from pmm_mcmc.langevin.transitions import (
     DIVERGENCE,
@@ -31,6 +31,7 @@ from pmm_mcmc.langevin.transitions import (
     kick,
     path,
     refreshed,
+    renewal,
 )
 
 _flows = build_flows(jnp, jnp.where)
@@ -42,20 +43,18 @@ class _Outcome(NamedTuple):
     Attributes
     ----------
     chains
-        The chains at their proposals; ``factor`` is the persistent number after it.
-    good, refined : (n, 1)
-        Whether a proposal is accepted; whether it was refined.
-    first, last : (n, 1)
-        Ratios of densities of the first proposal and of the last, 0 where a value is not finite.
+        The chains after the transition: at their proposals, or where they were, with the velocity turned round.
+    good : (n, 1)
+        Whether a proposal is accepted.
+    ratio : (n, 1)
+        Ratio of densities of the last proposal, 0 where a value is not finite.
     n_grad : (n, 1)
         Gradients spent.
     """
 
     chains: Chains
     good: Array
-    refined: Array
-    first: Array
-    last: Array
+    ratio: Array
     n_grad: Array
 
 
@@ -65,16 +64,20 @@ def _as_ratio(log_ratio: Array) -> Array:
     return jnp.where(lost, 0.0, jnp.exp(jnp.minimum(jnp.where(lost, 0.0, log_ratio), LARGEST)))
 
 
+def _rotation(step: Array, harmonic: bool) -> Flow:
+    """Return the flow between the kicks of a step."""
+    flow = _flows.harmonic if harmonic else _flows.underdamped
+    # Without the barrier the compiler may recompute the coefficients for each coordinate.
+    return lax.optimization_barrier(flow(step, 0.0))
+
+
 def _leapfrog(
-    drift: Drift, begin: Chains, step: Array, substeps: int, harmonic: bool = True
+    drift: Drift, begin: Chains, step: Array, rotation: Flow, substeps: int, harmonic: bool = True
 ) -> tuple[Chains, Array, Array]:
     """Return chains after ``substeps`` steps, the log ratio of densities, and gradients spent.
 
     A step is a half kick by the drift, a rotation of ``(u, v)``, the exact flow of the unit Gaussian, and a half kick.
     """
-    # Without the barrier the compiler may recompute the coefficients for each coordinate.
-    flow = _flows.harmonic if harmonic else _flows.underdamped
-    rotation = lax.optimization_barrier(flow(step, 0.0))
 
     def once(_: Any, carry: Any) -> Any:
         """Take one step."""
@@ -114,11 +117,12 @@ class _Ladder(NamedTuple):
     good: Array
 
 
-def _refined(drift: Drift, step: Array, begin: Chains, outcome: _Outcome) -> _Outcome:
-    """Repeat the proposals of some chains in shorter and shorter substeps, until one is accepted.
+def _refined(drift: Drift, step: Array, outcome: _Outcome) -> _Outcome:
+    """Repeat the proposals of some rejected chains in shorter and shorter substeps, until one is accepted.
 
     From an end inside, with the velocity turned round, all longer steps must be refined, too: detailed balance.
     """
+    begin = outcome.chains._replace(v=-outcome.chains.v)
     persistent = begin.factor
     substeps, forward, last = (jnp.asarray(values) for values in zip(*_ATTEMPTS, strict=True))
 
@@ -127,7 +131,8 @@ def _refined(drift: Drift, step: Array, begin: Chains, outcome: _Outcome) -> _Ou
         n = substeps[now.attempt]
         is_forward = forward[now.attempt]
         start = choose(is_forward, begin, now.end._replace(v=-now.end.v))
-        end, log_ratio, n_evaluations = _leapfrog(drift, start, step / n.astype(step.dtype), n)
+        length = step / n.astype(step.dtype)
+        end, log_ratio, n_evaluations = _leapfrog(drift, start, length, _rotation(length, True), n)
         reached = _as_ratio(log_ratio)
         counted = jnp.where(is_forward, now.going, now.good)
         n_grad = now.outcome.n_grad + jnp.where(counted, n_evaluations, 0)
@@ -136,60 +141,71 @@ def _refined(drift: Drift, step: Array, begin: Chains, outcome: _Outcome) -> _Ou
         end = choose(is_forward, end, now.end)
         moved = end._replace(factor=persistent / jnp.where(good, ratio, 1.0))
         taken = good & last[now.attempt]
-        outcome = now.outcome._replace(
-            chains=choose(taken, moved, now.outcome.chains),
-            good=now.outcome.good | taken,
-            refined=now.outcome.refined | taken,
-            last=jnp.where(now.going, ratio, now.outcome.last),
-            n_grad=n_grad,
+        outcome = _Outcome(
+            choose(taken, moved, now.outcome.chains),
+            now.outcome.good | taken,
+            jnp.where(now.going, ratio, now.outcome.ratio),
+            n_grad,
         )
         on = now.going & ~(jnp.abs(persistent) < ratio) & far_below(ratio, persistent)
         going = jnp.where(last[now.attempt], on, now.going)
         return _Ladder(now.attempt + 1, outcome, going, end, ratio, good)
 
     everyone = jnp.ones_like(outcome.good)
-    ladder = _Ladder(jnp.int32(0), outcome, everyone, begin, outcome.first, everyone)
+    ladder = _Ladder(jnp.int32(0), outcome, everyone, begin, outcome.ratio, everyone)
     more = lambda now: (now.attempt < len(_ATTEMPTS)) & jnp.any(now.going)  # noqa: E731
     return lax.while_loop(more, attempt, ladder).outcome
 
 
-def _proposed(kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Keyed) -> tuple[Chains, _Outcome]:
-    """Return the chains with refreshed velocities and the next number of their tests, and their proposals."""
-    # A factor of 1 in place of a persistent number marks a chain at rest: it draws a velocity and a number.
-    ((number, _, normals),) = draws.take(END)
+def begun(chains: Chains, draws: Keyed) -> Chains:
+    """Return the chains, of which those at rest, with a 1 for a persistent number, draw a velocity and a number."""
+    ((number, *_),) = draws.take(END)
     at_rest = ~(chains.factor < 1.0)
-    fresh = lax.cond(jnp.any(at_rest), lambda: draws.velocity().astype(chains.v.dtype), lambda: chains.v)
-    v = jnp.where(at_rest, fresh, chains.v)
+    return choose(at_rest, chains._replace(v=draws.velocity(), factor=2.0 * number - 1.0), chains)
+
+
+def adjusted(kernel: Kernel, p: Parameters, drift: Drift) -> Callable[[Chains, Keyed], tuple[Chains, Counts]]:
+    """Return the function that makes one transition of every chain of a group, by the random numbers of it.
+
+    Its chains have :func:`begun`; those of MALA begin anew each time.  They stand at their evaluated points.
+    """
+    harmonic = kernel.dynamics == HARMONIC
     persists = kernel.scheme == Scheme.GHMC
-    if persists:
-        v = refreshed(v, normals, jnp.exp(-p.friction * p.alpha))
-    persistent = advanced_persistent(jnp.where(at_rest, 2.0 * number - 1.0, chains.factor))
-    begin = chains._replace(v=v.astype(chains.v.dtype), factor=persistent.astype(chains.factor.dtype))
-    proposals, log_ratio, n_grad = _leapfrog(drift, begin, p.alpha, 1, kernel.dynamics == HARMONIC)
-    ratio = _as_ratio(log_ratio)
-    good = jnp.abs(persistent) < ratio
-    proposals = choose(good, proposals._replace(factor=persistent / jnp.where(good, ratio, 1.0)), begin)
-    outcome = _Outcome(proposals, good, jnp.zeros_like(good), ratio, ratio, n_grad)
-    if not persists:  # the next one starts from rest, too
-        begin = begin._replace(factor=jnp.ones_like(begin.factor))
-        return begin, outcome._replace(chains=proposals._replace(factor=begin.factor))
-    below = ~good & far_below(ratio, persistent)
+    rotation = _rotation(p.alpha, harmonic)
+    retained = jnp.exp(-p.friction * p.alpha)
+    renewed = renewal(retained)
 
-    def renew(rows: Array) -> _Outcome:
-        return _refined(drift, p.alpha, *jax.tree.map(lambda x: x[rows], (begin, outcome)))
+    def transition(chains: Chains, draws: Keyed) -> tuple[Chains, Counts]:
+        """Refresh velocities and propose; what lies far below is refined."""
+        if persists:
+            ((_, _, normals),) = draws.take(END)
+            v = refreshed(chains.v, normals, retained, renewed)
+            chains = chains._replace(v=v.astype(chains.v.dtype))
+        else:
+            chains = begun(chains, draws)
+        persistent = advanced_persistent(chains.factor).astype(chains.factor.dtype)
+        begin = chains._replace(factor=persistent)
+        proposals, log_ratio, n_grad = _leapfrog(drift, begin, p.alpha, rotation, 1, harmonic)
+        ratio = _as_ratio(log_ratio)
+        good = jnp.abs(persistent) < ratio
+        proposals = proposals._replace(factor=persistent / jnp.where(good, ratio, 1.0))
+        outcome = _Outcome(choose(good, proposals, begin._replace(v=-begin.v)), good, ratio, n_grad)
+        divergence = ratio == 0.0
+        if persists:
+            below = ~good & far_below(ratio, persistent)
+            outcome = renew_few(below[:, 0], outcome, lambda _, few: _refined(drift, p.alpha, few))
+            divergence = outcome.ratio < DIVERGENCE
+        after = outcome.chains
+        if not persists:  # the next one starts from rest, too
+            after = after._replace(factor=jnp.ones_like(after.factor))
+        refined = outcome.good & ~good
+        counts = Counts(
+            jnp.where(refined, 1.0, jnp.minimum(ratio, 1.0))[:, 0].astype(after.u.dtype),
+            as_count(outcome.n_grad),
+            as_count(~outcome.good & divergence),
+            as_count(refined),
+            as_count(jnp.zeros_like(good)),
+        )
+        return after._replace(evaluated=after.u), counts
 
-    return begin, renew_few(below[:, 0], outcome, renew)
-
-
-def adjusted(kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Keyed) -> tuple[Chains, Counts]:
-    """Make one transition of every chain of a group, by the random ``draws`` of this transition."""
-    begin, outcome = _proposed(kernel, p, drift, chains, draws)
-    good = outcome.good
-    counts = Counts(
-        jnp.where(outcome.refined, 1.0, jnp.minimum(outcome.first, 1.0))[:, 0].astype(chains.u.dtype),
-        as_count(outcome.n_grad),
-        as_count(~good & (outcome.last < DIVERGENCE if kernel.scheme == Scheme.GHMC else outcome.last == 0.0)),
-        as_count(outcome.refined),
-        as_count(jnp.zeros_like(good)),
-    )
-    return choose(good, outcome.chains, begin._replace(v=-begin.v)), counts
+    return transition

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -217,14 +216,13 @@ class _Step(NamedTuple):
     n_grad: Array  # (g, 1): gradients spent
     good: Array  # whether it is stable
     by_model: Array  # of a step that is not: whether the model is the cause
-    noise: Pair  # over the step, (g, d) for position and velocity
 
 
 def _take(
     kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Keyed, step: Array, limits: Pair,
     path_noise: _PathNoise | None,
-) -> tuple[_Step, Pair | None]:  # fmt: skip
-    """Take one step of every chain, stable or not; return it and, of a substep, the fixed noise after it.
+) -> tuple[_Step, Pair, Pair | None]:  # fmt: skip
+    """Take one step of every chain, stable or not; return it, its noise and, of a substep, the fixed noise after it.
 
     ``limits`` are the largest rise of the energy and the largest curvature.
     """
@@ -260,77 +258,75 @@ def _take(
     by_model = lost & (total(0.5 * (bad * bad - u * u)) <= threshold)
     moved = Chains(u_new, v_new, b_new, evaluated_new, evaluation, lp_new, chains.factor)
     moved = Chains(*(new.astype(old.dtype) for new, old in zip(moved, chains, strict=True)))
-    return _Step(moved, n_grad, good, by_model, (mid.mu, mid.mv)), mid.fixed
+    return _Step(moved, n_grad, good, by_model), (mid.mu, mid.mv), mid.fixed
 
 
 def _refined(
     take: Callable[..., Any], p: Parameters, has_velocity: bool, chains: Chains, draws: Keyed, step: Any,
-    unrefined: _Step,
+    unrefined: _Step, noise: Pair,
 ) -> _Step:  # fmt: skip
-    """Take the steps that failed again, in substeps along the same path of the noise: in 4, and then in 16."""
+    """Take the steps that failed again, in substeps along the same path of the noise: in 4, and then in 16.
 
-    def in_substeps(substeps: Array, n_grad: Array, rows: Array) -> _Step:
+    Chains whose steps all fail restart at the evaluated point, with a fresh velocity.
+    """
+
+    def in_substeps(substeps: Array, rows: Array, failed: _Step) -> _Step:
         """Take the steps of some chains; after a substep that fails the others are left out."""
-        begin, noise_of_step, n_grad = jax.tree.map(lambda x: x[rows], (chains, unrefined.noise, n_grad))
+        begin = failed.chains
+        few = draws.of(rows)
+        noise_of_step = noise[0][rows], noise[1][rows]
         length = step[rows] / substeps
-        limits = p.threshold_of_substep, _limits.limit(p.steepest, substeps / chains.factor[rows], has_velocity)
+        limits = p.threshold_of_substep, _limits.limit(p.steepest, substeps / begin.factor, has_velocity)
 
-        def take_substep(k: Array, carry: tuple[_Step, Array]) -> tuple[_Step, Array]:
+        def take_substep(k: Array, carry: tuple[_Step, Pair]) -> tuple[_Step, Pair]:
             previous, noise = carry
             path_noise = _PathNoise(noise[0], noise[1], length * (substeps - k), k == substeps - 1)
-            one, beyond = take(previous.chains, draws.substep(rows, substeps + k), length, limits, path_noise)
+            one, _, beyond = take(previous.chains, few.substep(substeps + k), length, limits, path_noise)
             # Gradients after a failed substep are not counted.
             return choose(previous.good, one._replace(n_grad=previous.n_grad + one.n_grad), previous), beyond
 
-        yes = jnp.ones((len(rows), 1), bool)
-        none_taken = _Step(begin, n_grad, yes, ~yes, noise_of_step)
-        return lax.fori_loop(0, substeps, take_substep, (none_taken, noise_of_step))[0]
+        yes = jnp.ones_like(failed.good)
+        none_taken = failed._replace(good=yes, by_model=~yes)
+        taken = lax.fori_loop(0, substeps, take_substep, (none_taken, noise_of_step))[0]
+        restart = begin._replace(u=begin.evaluated, v=few.velocity() if has_velocity else begin.v)
+        begin = choose(substeps == SUBSTEPS**MOST_REFINEMENTS, restart, begin)
+        return taken._replace(chains=choose(taken.good, taken.chains, begin))
 
     def take_failed_again(carry: tuple[Array, _Step]) -> tuple[Array, _Step]:
         substeps, outcome = carry
-        renew = partial(in_substeps, substeps, outcome.n_grad)
-        return substeps * SUBSTEPS, renew_few(~outcome.good[:, 0], outcome, renew)
+        return substeps * SUBSTEPS, renew_few(~outcome.good[:, 0], outcome, partial(in_substeps, substeps))
 
     def some_fail(carry: tuple[Array, _Step]) -> Array:
         substeps, outcome = carry
         return (substeps <= SUBSTEPS**MOST_REFINEMENTS) & ~jnp.all(outcome.good)
 
-    return lax.while_loop(some_fail, take_failed_again, (SUBSTEPS, unrefined))[1]
+    begun = unrefined._replace(chains=choose(unrefined.good, unrefined.chains, chains))
+    return lax.while_loop(some_fail, take_failed_again, (SUBSTEPS, begun))[1]
 
 
-def unadjusted(
-    kernel: Kernel, parameters: Parameters, drift: Drift, chains: Chains, draws: Keyed
-) -> tuple[Chains, Counts]:
+def unadjusted(kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Keyed) -> tuple[Chains, Counts]:
     """Make one transition of every chain of a group, by the random ``draws`` of this transition.
 
     ``drift`` maps whitened positions to log densities, evaluations and drifts, NaN where not finite.
     """
-    p = parameters
     has_velocity = kernel.dynamics != OVERDAMPED
     step = p.alpha * chains.factor
     limits = p.threshold, _limits.limit(p.steepest, 1.0 / chains.factor, has_velocity)
     take = partial(_take, kernel, p, drift)
-    unrefined, _ = take(chains, draws, step, limits, None)
-    outcome = _refined(take, p, has_velocity, chains, draws, step, unrefined)
+    unrefined, noise, _ = take(chains, draws, step, limits, None)
+    outcome = _refined(take, p, has_velocity, chains, draws, step, unrefined, noise)
     good = outcome.good
 
-    # Failed chains restart at the evaluated point, with a fresh velocity and a shorter step.
-    v = chains.v
-    if has_velocity:
-        fresh = lax.cond(jnp.all(good), lambda: jnp.zeros_like(v), lambda: draws.velocity().astype(v.dtype))
-    else:
-        fresh = jnp.zeros_like(v)
-    back = chains._replace(u=chains.evaluated, v=fresh)
-    # In warm-up, keep the shorter step until the next fit: it comes as far as substeps of a long one.
+    # Steps of failed chains are shorter.  In warm-up, so are those of refined ones until the next fit: a short step
+    # comes as far as substeps of a long one.
     adapts = ~unrefined.good & (p.tolerance > 0.0)
     longer = jnp.where(adapts, _limits.refined(chains.factor), _limits.accepted(chains.factor))
-    factor = jnp.where(good, longer, _limits.rejected(chains.factor)).astype(v.dtype)
-    moved = choose(good, outcome.chains, back)._replace(factor=factor)
+    factor = jnp.where(good, longer, _limits.rejected(chains.factor)).astype(step.dtype)
     counts = Counts(
-        good[:, 0].astype(v.dtype),
+        good[:, 0].astype(step.dtype),
         as_count(outcome.n_grad),
         as_count(~good),
         as_count(good & ~unrefined.good),
         as_count(~good & outcome.by_model),
     )
-    return moved, counts
+    return outcome.chains._replace(factor=factor), counts

@@ -85,9 +85,13 @@ class Keyed(NamedTuple):
         bits = self._bits(jnp.full((len(self.words), 1), _VELOCITY), self.d + self.d % 2)
         return self._row(self._pairs(bits[:, 0]))
 
-    def substep(self, chains: Array, i: Array) -> Keyed:
-        """Return the random numbers of substep ``i`` of a refined step, for some chains ``(n,)``."""
-        return self._replace(words=self.words[chains], first=2 * _BLOCKS * (i + 1))
+    def of(self, chains: Array) -> Keyed:
+        """Return the random numbers of some chains ``(n,)``."""
+        return self._replace(words=self.words[chains])
+
+    def substep(self, i: Array) -> Keyed:
+        """Return the random numbers of substep ``i`` of a refined step."""
+        return self._replace(first=2 * _BLOCKS * (i + 1))
 
     def _row(self, pairs: tuple[Array, Array]) -> Array:
         """Return the normals of two arrays as one array ``(..., d)``."""
@@ -158,25 +162,28 @@ def choose(condition: Any, new: Any, old: Any) -> Any:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b).astype(b.dtype), new, old)
 
 
-def renew_few(selected: Any, tree: Any, renew: Callable[[Any], Any]) -> Any:
+def renew_few(selected: Any, tree: Any, renew: Callable[[Any, Any], Any]) -> Any:
     """Return a tree of arrays ``(g, ...)`` in which the ``selected`` rows ``(g,)``, which are few, are renewed.
 
-    The indices of selected rows are brought to the front, and as many batches of them as there are go through
-    ``renew``, which returns the new values of rows by their indices, as a tree of the same form.
+    As long as there are some, a batch of them goes through ``renew``, a function of their indices and of the tree of
+    their values, which returns the new ones.  It may not read ``tree``: the compiler would copy all of it before.
     """
     g = len(selected)
     batch = -(-g // _SHARE)
-    ranks = jnp.cumsum(selected, dtype=jnp.int32)
-    places = jnp.where(selected, ranks - 1, _SHARE * batch)
-    indices = jnp.zeros(_SHARE * batch, jnp.int32).at[places].set(jnp.arange(g, dtype=jnp.int32), mode="drop")
 
-    def some(carry: tuple[Any, Any]) -> tuple[Any, Any]:
+    def some(carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         """Renew the rows of one batch."""
-        i, values = carry
-        batch_rows = lax.dynamic_slice(indices, (i * batch,), (batch,))
-        # Surplus rows of the last batch are dropped.
-        to = jnp.where(i * batch + jnp.arange(batch) < ranks[-1], batch_rows, g)
+        left, selected, values = carry
+        ranks = jnp.cumsum(selected, dtype=jnp.int32)
+        places = jnp.where(selected, ranks - 1, batch)
+        rows = jnp.zeros(batch, jnp.int32).at[places].set(jnp.arange(g, dtype=jnp.int32), mode="drop")
+        # Surplus rows of the last batch are copies of its first, and dropped.
+        is_row = jnp.arange(batch) < left
+        rows = jnp.where(is_row, rows, rows[0])
+        to = jnp.where(is_row, rows, g)
         put = lambda old, new: old.at[to].set(new.astype(old.dtype), mode="drop")  # noqa: E731
-        return i + 1, jax.tree.map(put, values, renew(batch_rows))
+        values = jax.tree.map(put, values, renew(rows, jax.tree.map(lambda x: x[rows], values)))
+        return left - batch, selected & (ranks > batch), values
 
-    return lax.while_loop(lambda carry: carry[0] * batch < ranks[-1], some, (0, tree))[1]
+    left = jnp.sum(selected, dtype=jnp.int32)
+    return lax.while_loop(lambda carry: carry[0] > 0, some, (left, selected, tree))[2]

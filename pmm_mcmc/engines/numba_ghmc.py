@@ -24,6 +24,7 @@ from pmm_mcmc.langevin.transitions import (
     kick,
     path,
     refreshed,
+    renewal,
 )
 
 
@@ -126,8 +127,9 @@ def adjusted(functions, parameters, kernel, coordinates, chain, space):
     if persists:
         fill_normals(stream, normals)
         retained = math.exp(-parameters.friction * parameters.alpha)
+        renewed = renewal(retained)
         for j in range(d):
-            v[j] = refreshed(v[j], normals[j], retained)
+            v[j] = refreshed(v[j], normals[j], retained, renewed)
     persistent = advanced_persistent(state[4 * d + 1])
     begin = (u, v, b, evaluated, state[4 * d])
     good, first_ratio, ratio, lp_new, n_grad, substeps = _propose(

@@ -144,13 +144,19 @@ def end(u: Any, v: Any, b: Any, mu: Any, mv: Any, cu: Any, cv: Any, flow: Flow) 
 
 
 @register_jitable
-def refreshed(v: Any, w: Any, retained: Any) -> Any:
-    r"""Return a velocity that keeps the share ``retained`` and takes the remainder from a standard normal ``w``.
+def renewal(retained: Any) -> Any:
+    r"""Return the share of a standard normal in a velocity of which the share ``retained`` is kept.
 
     With ``retained`` :math:`= e^{-\gamma h}` this is friction :math:`\gamma` over a step of length :math:`h`, which
     leaves the normal law of the velocity as it is.
     """
-    return retained * v + (1.0 - retained * retained) ** 0.5 * w
+    return (1.0 - retained * retained) ** 0.5
+
+
+@register_jitable
+def refreshed(v: Any, w: Any, retained: Any, renewed: Any) -> Any:
+    """Return a velocity with shares of its last value and of a standard normal ``w`` (:func:`renewal`)."""
+    return retained * v + renewed * w
 
 
 @register_jitable

@@ -18,14 +18,19 @@ import pytensor.scalar as ps
 import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode
+from pytensor.graph.basic import Constant
 from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.rewriting.basic import EquilibriumGraphRewriter, in2out, node_rewriter
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import graph_inputs
 from pytensor.link.vm import VMLinker
 from pytensor.scalar.math import Log1mexp, Softplus
+from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 from pytensor.tensor.rewriting.ofg import inline_ofg_node
+from scipy.linalg import solve_triangular
 
 
 class _Cache(dict[str, dict[Any, Any]]):
@@ -103,6 +108,28 @@ _IN_NUMPY = EquilibriumGraphRewriter([_in_numpy], max_use_ratio=100)
 def in_numpy(graphs: list[Any]) -> list[Any]:
     """Replace operations that would be compiled, or called element by element for lack of a NumPy function."""
     return list(rewrite_graph(graphs, include=(), custom_rewrite=_IN_NUMPY, clone=True))
+
+
+def in_products(graphs: list[Any], worst: float) -> list[Any]:
+    """Replace what is solved with a constant triangular factor by a product, for which a GPU need not call a library.
+
+    Factors with a condition number from ``worst`` on stay: the product loses digits with its square.
+    """
+
+    @node_rewriter([Blockwise, SolveTriangular])
+    def multiply(fgraph: Any, node: Any) -> Any:
+        op = getattr(node.op, "core_op", node.op)
+        factor, b = node.inputs
+        if not isinstance(op, SolveTriangular) or not all(isinstance(v, Constant) for v in graph_inputs([factor])):
+            return None
+        (values,) = python_function([], in_numpy([factor]))()
+        n = values.shape[-1]
+        if values.size != n * n or op.unit_diagonal or not np.linalg.cond(values.reshape(n, n)) < worst:
+            return None
+        inverse = solve_triangular(values.reshape(n, n), np.eye(n), lower=op.lower).astype(node.outputs[0].dtype)
+        return [b @ inverse.T if op.b_ndim == 1 else inverse @ b]
+
+    return list(rewrite_graph(graphs, include=(), custom_rewrite=in2out(multiply), clone=True))
 
 
 @node_rewriter([Elemwise])

@@ -15,6 +15,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.child import Child, Places, element_to_x
 from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.model.functions import in_products
 from pmm_mcmc.model.hierarchy import in_order
 from pmm_mcmc.model.outputs import is_length, jax_function
 from pmm_mcmc.model.tempered import mixture_density, path_numbers, width_of
@@ -312,7 +313,7 @@ class _GraphFunction:
         self._dtype = np.dtype(density.flat.dtype)
         self._graph = density.graph
         try:
-            double, self._shared = jax_function(*self._graph)
+            double, self._shared = self._compiled(False)
         except NotImplementedError as error:
             what = str(error).rpartition("Op`: ")[2].partition("{")[0]
             raise ValueError(
@@ -323,6 +324,12 @@ class _GraphFunction:
         self._lengths = [shared for shared in self._shared if is_length(shared.get_value(borrow=True))]
         self._parameters = [shared for shared in self._shared if shared is density.density_parameters]
         self._arrays = [shared for shared in self._shared if shared not in (*self._lengths, *self._parameters)]
+
+    def _compiled(self, single: bool) -> tuple[Any, list[Any]]:
+        """Return the graph as a function that JAX traces, and its shared variables."""
+        flat, outputs = self._graph
+        epsilon = np.finfo(np.float32 if single else self._dtype).eps
+        return jax_function(flat, in_products(outputs, epsilon**-0.3), single)
 
     def lengths(self) -> tuple[int, ...]:
         """Return the lengths of the model's mutable dimensions."""
@@ -336,8 +343,7 @@ class _GraphFunction:
         """Return log density and evaluation at one position, for JAX to trace in its current precision."""
         single = not jax.config.values["jax_enable_x64"]
         if single not in self._functions:
-            flat, outputs = self._graph
-            self._functions[single], _ = jax_function(flat, outputs, single)
+            self._functions[single], _ = self._compiled(single)
         shared = (*self._lengths, *self._parameters, *self._arrays)
         values = dict(zip(shared, (*self.lengths(), *arrays), strict=True))
         inputs = [values[variable] for variable in self._shared]

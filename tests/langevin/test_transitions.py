@@ -24,6 +24,7 @@ from pmm_mcmc.langevin.transitions import (
     noise,
     path,
     refreshed,
+    renewal,
 )
 
 pytestmark = pytest.mark.quick
@@ -241,10 +242,11 @@ def test_on_a_gaussian_that_the_coordinates_whiten_a_proposal_is_a_rotation():
 @pytest.mark.parametrize("retained", [0.0, 0.3, 0.99, 1.0])
 def test_a_refreshed_velocity_has_the_normal_law(retained):
     """It is a rotation of the pair of the velocity and the fresh number, of which it keeps the share."""
-    row = np.array([refreshed(1.0, 0.0, retained), refreshed(0.0, 1.0, retained)])
+    shares = retained, renewal(retained)
+    row = np.array([refreshed(1.0, 0.0, *shares), refreshed(0.0, 1.0, *shares)])
     assert row[0] == retained and row @ row == pytest.approx(1.0, abs=1e-15)
     v, w = POINTS[0]
-    np.testing.assert_allclose(refreshed(v, w, retained), row[0] * v + row[1] * w, rtol=0.0, atol=1e-15)
+    np.testing.assert_allclose(refreshed(v, w, *shares), row[0] * v + row[1] * w, rtol=0.0, atol=1e-15)
 
 
 def test_heights_move_round_their_interval_and_keep_the_uniform_law():

@@ -7,8 +7,11 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.graph.traversal import toposort
+from pytensor.tensor.linalg.solvers.triangular import solve_triangular
 from pytensor.tensor.math import Dot
 
+from pmm_mcmc.model.functions import in_products, python_function
 from pmm_mcmc.model.native import Product, means_something, numba_mode
 from pmm_mcmc.model.pymc_density import log_density
 
@@ -79,3 +82,21 @@ def test_a_rewrite_that_fails_on_a_slice_is_silent_and_no_other(caplog):
     except OverflowError:
         log.error("Rewrite failure due to: another")
     assert "another" in caplog.text
+
+
+def test_what_a_constant_triangular_factor_solves_is_a_product_unless_digits_would_be_lost():
+    rng = np.random.default_rng(1)
+    factor = np.tril(rng.normal(size=(4, 4))) + 3.0 * np.eye(4)
+    steep = factor * np.logspace(0, -6, 4)
+    b = pt.matrix("b", shape=(4, 4))
+    shared = pytensor.shared(factor)
+    for a, stays in [(factor, False), (factor[None], False), (steep, True), (0.0 * factor, True), (shared, True)]:
+        for lower, b_ndim in [(True, 1), (False, 1), (True, 2), (False, 2)]:
+            of = a if lower else pt.as_tensor(a).mT
+            plain = solve_triangular(of, b, lower=lower, b_ndim=b_ndim)
+            (product,) = in_products([plain], 1e4)
+            assert any("SolveTriangular" in str(node.op) for node in toposort([product])) == stays
+            if not stays:
+                values = python_function([b], [plain, product])(rng.normal(size=(4, 4)))
+                assert values[0].shape == values[1].shape
+                np.testing.assert_allclose(*values, rtol=1e-10, atol=1e-12)

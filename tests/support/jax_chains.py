@@ -21,7 +21,7 @@ from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
 from pmm_mcmc.engines import jax_engine
 from pmm_mcmc.engines.contract import Ensemble, Parameters, TunedParameters, chains_of, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
-from pmm_mcmc.engines.jax_ghmc import adjusted
+from pmm_mcmc.engines.jax_ghmc import adjusted, begun
 from pmm_mcmc.engines.jax_poisson import unadjusted
 from pmm_mcmc.engines.jax_shared import END, MIDPOINT
 from pmm_mcmc.engines.numba_engine import NumbaEngine
@@ -116,9 +116,14 @@ class Replayed(NamedTuple):
     def velocity(self):
         return self.velocities
 
-    def substep(self, chains, i):
+    def of(self, chains):
+        numbers, normals, far = self.substeps
+        few = numbers[:, :, chains], normals[:, :, :, chains], far[:, :, :, chains]
+        return self._replace(velocities=self.velocities[chains], substeps=few)
+
+    def substep(self, i):
         numbers, normals, far = (array[i] for array in self.substeps)
-        return self._replace(numbers=numbers[:, chains], normals=normals[:, :, chains], far=far[:, :, chains])
+        return self._replace(numbers=numbers, normals=normals, far=far)
 
 
 def replay(kernel, K, keys, first, transitions):
@@ -195,9 +200,14 @@ def _followed(kernel, dtype, calls):
                 jax.debug.callback(partial(calls.append, len(y)))
             return plain(y)
 
+        if kernel.adjusted:
+            chains = begun(chains, jax.tree.map(lambda a: a[0], draws))
+            transition = adjusted(kernel, parameters, drift)
+        else:
+            transition = partial(unadjusted, kernel, parameters, drift)
+
         def step(chains, draws):
-            transition = adjusted if kernel.adjusted else unadjusted
-            after, counts = transition(kernel, parameters, drift, chains, draws)
+            after, counts = transition(chains, draws)
             return after, (after, counts)
 
         return lax.scan(step, chains, draws)[1]
