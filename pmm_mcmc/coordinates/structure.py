@@ -297,16 +297,16 @@ class Structure:
         return self.as_logarithms(*self.folded(z, gradient), noncentring, np.arange(len(self.signed)))
 
     def as_logarithms(
-        self, z: np.ndarray, gradient: np.ndarray, noncentring: Any, which: np.ndarray
+        self, z: np.ndarray, gradient: np.ndarray, noncentring: Any, indices: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return ``z`` ``(..., d)`` with logarithms of some positive signed scales, and gradients of its density."""
         z = z.copy()
         gradient = gradient.copy()
-        scales = self.signed[which]
+        scales = self.signed[indices]
         v = z[..., scales]
         gradient[..., scales] = np.tanh(v) * gradient[..., scales] + np.cosh(v) ** -2
         with np.errstate(divide="ignore"):
-            z[..., scales] = np.log(np.exp(noncentring[self._places.log_c][which]) * np.sinh(v))
+            z[..., scales] = np.log(np.exp(noncentring[self._places.log_c][indices]) * np.sinh(v))
         return z, gradient
 
     def displaced(self, x: np.ndarray, child: Child, noncentring: np.ndarray, rng: np.random.Generator) -> np.ndarray:
