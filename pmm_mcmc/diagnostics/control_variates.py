@@ -103,13 +103,14 @@ def uncorrected(values: np.ndarray) -> Corrected:
 
 
 def corrected(
-    values: np.ndarray, folds: Folds, coordinate: np.ndarray, *, unbiased: bool = False
+    values: np.ndarray, folds: Folds, coordinate: np.ndarray, noise: np.ndarray | None = None, *, unbiased: bool = False
 ) -> tuple[Corrected, Corrected]:
     """Estimate means and variances of functions with ``values`` ``(chain, draw, p)`` at the draws of ``folds``.
 
     ``coordinate`` ``(p,)`` is the coordinate that a function equals, or -1: its direction need not be estimated.  The
     squared deviation from the corrected mean, which varies with no direction linearly, has the terms of the deviation.
-    To errors of draws that are not ``unbiased`` is added what a correction leaves of the bias.
+    Where ``values`` are averages of two numbers, these are off by ``noise``.  To errors of draws that are not
+    ``unbiased`` is added what a correction leaves of the bias.
 
     On the unconstrained scale there are no boundary terms.  Draws with wrong weights of separate modes fulfil the
     identity.
@@ -117,7 +118,8 @@ def corrected(
     p = values.shape[2]
     f, origin = folds.about_first(values)
     centre = f.mean(axis=0)
-    functions = (f - centre, (f - centre) ** 2)
+    between = 0.0 if noise is None else np.nan_to_num(folds.in_pieces(noise)) ** 2
+    functions = (f - centre, (f - centre) ** 2 + between)
     pieces = np.empty((2, len(_ORDERS), folds.chains * folds.pieces_per_chain, p))
     for fold, numbers in folds.members:
         n = fold.fitted
@@ -144,7 +146,7 @@ def corrected(
     shift = np.nan_to_num(mean.value - (origin + centre))
     squares = squares - shift * (2.0 * deviation - shift)
     plain_squares = plain_squares - shift * (2.0 * plain - shift)
-    spread = ((functions[0] - shift) ** 2).std(axis=0)
+    spread = ((functions[0] - shift) ** 2 + between).std(axis=0)
     return mean, _estimates(squares, plain_squares, spread, 0.0 * origin, folds, unbiased)
 
 
@@ -265,12 +267,16 @@ class Folds:
             fold = Fold(x, g, np.concatenate([train, held]), len(train))
             self.members.append((fold, np.unique(pieces[held])))
 
+    def in_pieces(self, values: np.ndarray) -> np.ndarray:
+        """Return functions ``(chain, draw, p)`` of draws in pieces, as ``(n, p)``."""
+        return values[:, self._skipped :].reshape(-1, values.shape[2])
+
     def about_first(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return functions ``(chain, draw, p)`` of draws in pieces, minus their first values, as ``(n, p)``; and these.
 
         So a constant is exactly zero.  A function that is not finite somewhere is 0, and its first value NaN.
         """
-        f = values[:, self._skipped :].reshape(-1, values.shape[2])
+        f = self.in_pieces(values)
         finite = np.isfinite(f).all(axis=0)
         return np.where(finite, f - np.where(finite, f[0], 0.0), 0.0), np.where(finite, f[0], np.nan)
 

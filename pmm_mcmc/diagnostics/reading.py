@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,13 +14,14 @@ import pandas as pd
 import xarray as xr
 
 from pmm_mcmc.diagnostics import control_variates
-from pmm_mcmc.diagnostics.convergence import convergence, tail_index
+from pmm_mcmc.diagnostics.convergence import convergence, mcse_of_means, tail_index
 from pmm_mcmc.diagnostics.labels import FINDINGS, Exchange, highest, labels_of, relabelled
 from pmm_mcmc.diagnostics.parameters import Parameters, Result, checked, coordinate_of
 from pmm_mcmc.diagnostics.statement import ADJUST
 from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.gaussian_law import variance_error
+from pmm_mcmc.model.result_tree import BLOCK_MEAN, INTEGRATED
 from pmm_mcmc.warmup.stein_identity import Identity, between_pieces, count_pieces, degrees_of_freedom, poisson_limit
 
 # Attributes of a result: the numbers of the non-centring, and what is non-centred, in words.
@@ -48,6 +50,7 @@ class Run:
     sampled_position: Any = None  # what gradients are taken with respect to: non-centred if the run is
     labels: Sequence[Exchange] = ()  # what may be exchanged: the draws are relabelled
     mixed_labels: Sequence[Exchange] = ()  # what may be exchanged, in draws that mix over it
+    averages: xr.Dataset | None = None  # the posterior, of an integrated block's draw and its mirror image
 
     @property
     def chains(self) -> int:
@@ -250,7 +253,8 @@ def read(dt: Result, labels: Sequence[Exchange] | None = None) -> Run:
     elif exchanges:
         posterior = relabelled(posterior, exchanges, highest(dt))
     stats = dt["sample_stats"] if "sample_stats" in dt.children else {}
-    run = Run(posterior, stats, ladder, equilibration, labels=exchanges, mixed_labels=mixed)
+    averages = None if exchanges else _averages(posterior, stats)
+    run = Run(posterior, stats, ladder, equilibration, labels=exchanges, mixed_labels=mixed, averages=averages)
     enough = run.draws >= THRESHOLDS.fewest_of_chain and run.chains * run.draws >= THRESHOLDS.fewest
     if "gradient" in run.stats and "unconstrained" in run.stats and enough:
         sampled = "noncentred" if "noncentred" in run.stats else "unconstrained"
@@ -258,6 +262,21 @@ def read(dt: Result, labels: Sequence[Exchange] | None = None) -> Run:
         run.sampled_position = np.asarray(run.stats[sampled].values, dtype=float)
         run.gradient = np.asarray(run.stats["gradient"].values, dtype=float)
     return run
+
+
+def _averages(posterior: xr.Dataset, stats: Any) -> xr.Dataset | None:
+    """Return draws with averages over those of an integrated block and their mirror images; None without them."""
+    sizes = json.loads(posterior.attrs.get(INTEGRATED, "{}"))
+    if BLOCK_MEAN not in stats:
+        return None
+    ends = np.cumsum([0, *sizes.values()])
+    averages = np.asarray(stats[BLOCK_MEAN].values)
+    variables = {}
+    for name, begin, end in zip(sizes, ends[:-1], ends[1:], strict=True):
+        draws = posterior[name].transpose("chain", "draw", ...) if name in posterior else None
+        if draws is not None and draws.size == averages[..., begin:end].size:
+            variables[name] = draws.copy(data=averages[..., begin:end].reshape(draws.shape))
+    return posterior.assign(variables)
 
 
 def _mix(posterior: xr.Dataset, exchanges: Sequence[Exchange]) -> bool:
@@ -286,7 +305,13 @@ def table_of(run: Run, numbers: np.ndarray | None = None) -> pd.DataFrame:
     ``tail``, the index of the heavier tail.
     """
     numbers = np.arange(len(run.parameters)) if numbers is None else numbers
-    tables = [pd.DataFrame(_columns(run, values), index=indices) for indices, values in run.parameters.slabs(numbers)]
+    averages: Iterable[tuple[np.ndarray, ...]] = itertools.repeat(())
+    if run.averages is not None:
+        averages = ((values,) for _, values in Parameters(run.averages).slabs(numbers))
+    tables = [
+        pd.DataFrame(_columns(run, values, *average), index=indices)
+        for (indices, values), average in zip(run.parameters.slabs(numbers), averages, strict=False)
+    ]
     if not tables:
         return pd.DataFrame(columns=[*BIASES, *_WHOLE, "r_hat", "ess_bulk", "within", "between", "tail"], dtype=float)
     table = pd.concat(tables).loc[numbers]
@@ -301,17 +326,23 @@ def two_errors(table: pd.DataFrame) -> pd.Series:
 
 
 @np.errstate(all="ignore")  # draws that are not finite, or vast
-def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the columns of parameters with draws ``(chain, draw, p)``."""
+def _columns(run: Run, values: np.ndarray, average: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """Return the columns of parameters with draws ``(chain, draw, p)``; corrected means are of averages, if any."""
     chains = values.shape[0]
     coordinate = coordinate_of(values, run.sampled_position)
     constant = np.ptp(values, axis=(0, 1)) <= _ROUNDING * np.abs(values[0, 0])
     values = np.where(constant, values[:1, :1], values) if constant.any() else values
+    f = values
+    noise = None
+    if average is not None:
+        f = np.where(np.isfinite(average).all(axis=(0, 1)) & ~constant, average, values)
+        noise = values - f
     if run.correctable:
-        mean, variance = control_variates.corrected(values, run.folds, coordinate, unbiased=run.adjusted)
+        mean, variance = control_variates.corrected(f, run.folds, coordinate, noise, unbiased=run.adjusted)
     else:
-        mean = control_variates.uncorrected(values)
-        variance = control_variates.uncorrected((values - mean.value) ** 2)
+        mean = control_variates.uncorrected(f)
+        variance = control_variates.uncorrected((f - mean.value) ** 2 + (0.0 if noise is None else noise**2))
+    plain = mean if noise is None else control_variates.uncorrected(values)
     sd = np.sqrt(np.maximum(variance.value, 0.0))
     twice_sd = np.maximum(2.0 * sd, 1e-300)  # by which errors of a variance are divided: the delta method
     about_first = values - values[:1, :1]
@@ -322,11 +353,13 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
     if chains > 1:
         between = about_first.mean(axis=1).std(axis=0, ddof=1) / np.sqrt(chains)
     return {
-        "mean": mean.plain,
-        "mcse": mean.plain_se,
+        "mean": plain.plain,
+        "mcse": plain.plain_se,
         "mean_cv": mean.value,
         # Plain means are kept where the error between few batches is small, by chance too: ArviZ's may be larger.
-        "mcse_cv": np.where(mean.used, mean.se, np.fmax(mean.se, converged.mcse)),
+        "mcse_cv": np.where(
+            mean.used, mean.se, np.fmax(mean.se, converged.mcse if noise is None else mcse_of_means(f))
+        ),
         "bias": mean.bias,
         "bias_se": mean.bias_se,
         "bias_sd_units": mean.bias / np.where(sd > 0.0, sd, np.nan),

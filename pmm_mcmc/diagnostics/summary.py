@@ -260,9 +260,10 @@ def expectation(dt: Result, function: Callable[[xr.Dataset], Any]) -> pd.DataFra
     dt
         A result whose ``sample_stats`` hold ``gradient`` and ``unconstrained``: every step method here stores them.
     function
-        Called once with the posterior group, an ``xarray.Dataset`` whose variables have dimensions ``chain`` and
-        ``draw``; returns a ``DataArray`` with these two and any others, or a ``Dataset`` or dict of them.  A value may
-        depend on its own draw only.  Use functions of NumPy and xarray.
+        Called with the posterior group, an ``xarray.Dataset`` whose variables have dimensions ``chain`` and ``draw``
+        (twice where a block was integrated out: with its mirror image, too); returns a ``DataArray`` with these two and
+        any others, or a ``Dataset`` or dict of them.  A value may depend on its own draw only.  Use functions of NumPy
+        and xarray.
 
     Returns
     -------
@@ -311,16 +312,30 @@ def expectation(dt: Result, function: Callable[[xr.Dataset], Any]) -> pd.DataFra
             f"the result holds no gradients, or draws too few for a corrected estimate, below {THRESHOLDS.fewest}: "
             "sample with a step of pmm_mcmc that moves all continuous variables of the model, and keep_gradients=True"
         )
+    arrays = _returned(function, posterior)
+    averages: list[xr.Dataset | None] = [None] * len(arrays)
+    if run.averages is not None:
+        mirrored = _returned(function, 2.0 * run.averages - posterior)
+        averages = [
+            (0.5 * (one + other)).rename(one.name).to_dataset() for one, other in zip(arrays, mirrored, strict=True)
+        ]
+    # One by one: what is found of a function does not depend on what else was asked for.
+    runs = [
+        replace(run, posterior=value.to_dataset().assign_attrs(posterior.attrs), averages=average)
+        for value, average in zip(arrays, averages, strict=True)
+    ]
+    return pd.concat([table_of(each) for each in runs])[list(BIASES)]
+
+
+def _returned(function: Callable[[xr.Dataset], Any], posterior: xr.Dataset) -> list[xr.DataArray]:
+    """Return the values of a function by draw, with their names; raise an error where they are none."""
     returned = function(posterior)
     if not isinstance(returned, Mapping):
         name = getattr(function, "__name__", "value")
         returned = {"value" if name == "<lambda>" else name: returned}
     if not returned:
         raise TypeError("function returned nothing in a dict: must return a DataArray, or a Dataset or dict of them")
-    arrays = [_checked_array(str(name), value, posterior) for name, value in returned.items()]
-    # One by one: what is found of a function does not depend on what else was asked for.
-    runs = [replace(run, posterior=value.to_dataset().assign_attrs(posterior.attrs)) for value in arrays]
-    return pd.concat([table_of(each) for each in runs])[list(BIASES)]
+    return [_checked_array(str(name), value, posterior) for name, value in returned.items()]
 
 
 def _checked_array(name: str, value: object, posterior: xr.Dataset) -> xr.DataArray:

@@ -11,6 +11,7 @@ import numba
 import numpy as np
 import pymc as pm
 from pymc.pytensorf import join_nonshared_inputs
+from pytensor.graph.traversal import ancestors
 
 from pmm_mcmc.model.functions import building, model_cache
 from pmm_mcmc.model.gaussian_block import GaussianBlock
@@ -36,9 +37,13 @@ def drawn_back(block: GaussianBlock, model: pm.Model, backend: str) -> ResultTre
     of_rest = _coordinates(model, point, [var.name for var in block.rest.value_vars])
     of_block = _coordinates(model, point, block.values)
     p = len(of_block)
+    variables = {model[name] for name in block.names}
+    moved = block.names + [var.name for var in model.deterministics if not variables.isdisjoint(ancestors([var]))]
 
-    def draws(position: np.ndarray, noise: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        x = np.empty((*position.shape[:-1], len(of_rest) + p))
+    def draws(
+        position: np.ndarray, noise: np.ndarray
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray]:
+        x = np.empty((2, *position.shape[:-1], len(of_rest) + p))
         x[..., of_rest] = position
         density = np.empty(position.shape[:-1])
         rows = max(1, _MOST_BYTES // (8 * p * p))
@@ -46,9 +51,11 @@ def drawn_back(block: GaussianBlock, model: pm.Model, backend: str) -> ResultTre
             for start in range(0, position.shape[1], rows):
                 some = chain, slice(start, start + rows)
                 law = conditional(position[some][None])
-                drawn, density[some] = _drawn(law["precision"][0], law["right"][0], noise[some])
-                x[some][:, of_block] = drawn
-        return layout.values(x), density
+                drawn, mean, density[some] = _drawn(law["precision"][0], law["right"][0], noise[some])
+                x[0][some][:, of_block] = drawn
+                x[1][some][:, of_block] = 2.0 * mean - drawn
+        values, mirrored = map(layout.values, x)
+        return values, {name: 0.5 * (values[name] + mirrored[name]) for name in moved if name in values}, density
 
     def values(position: np.ndarray) -> dict[str, np.ndarray]:
         return draws(position, np.zeros((*position.shape[:-1], p)))[0]
@@ -80,12 +87,13 @@ def _conditional(block: GaussianBlock, point: dict[str, np.ndarray], backend: st
 
 @numba.njit(cache=True)
 def _drawn(precision, right, noise):
-    """Return Gaussian draws ``(n, p)`` with their log densities, from standard normals; NaN where there is none.
+    """Return Gaussian draws ``(n, p)`` with means and log densities, from standard normals; NaN where there is none.
 
     Small matrices, one for each draw: calls of LAPACK from Python would take longer than the chains.
     """
     n, p = right.shape
     out = np.empty((n, p))
+    mean = np.empty((n, p))
     density = np.empty(n)
     root = np.empty((p, p))
     for i in range(n):
@@ -103,9 +111,12 @@ def _drawn(precision, right, noise):
             out[i, j] = value / root[j, j]
             log_density += np.log(root[j, j]) - 0.5 * noise[i, j] ** 2
         for j in range(p - 1, -1, -1):
-            value = out[i, j] + noise[i, j]
+            centre = out[i, j]
+            value = centre + noise[i, j]
             for k in range(j + 1, p):
+                centre -= root[k, j] * mean[i, k]
                 value -= root[k, j] * out[i, k]
+            mean[i, j] = centre / root[j, j]
             out[i, j] = value / root[j, j]
         density[i] = log_density
-    return out, density
+    return out, mean, density

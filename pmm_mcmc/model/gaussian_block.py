@@ -36,17 +36,24 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.xtensor.type import XTensorType
 
 from pmm_mcmc.model.functions import building, model_cache, python_function, state_of
 from pmm_mcmc.model.hierarchy import Law, family_of, law_of
 
-__all__ = ["GaussianBlock", "gaussian_names", "integrated_model"]
+__all__ = ["MARGINAL", "GaussianBlock", "gaussian_names", "integrated_model"]
 
 _log = logging.getLogger("pmm_mcmc")
 
+# The name of the potential that stands for a block and its likelihoods.
+MARGINAL = "marginal likelihood"
 _LOG_2PI = float(np.log(2.0 * np.pi))
-_NORMAL = ("NormalRV", "MvNormalRV")
+# Walks, of which the non-centring takes as many operations as elements, are integrated out by request alone.
+_BY_ITSELF = ("NormalRV", "MvNormalRV", "ZeroSumNormalRV")
+_NORMAL = (*_BY_ITSELF, "RandomWalkRV")
 _FLAT = ("FlatRV",)
+# Their last parameters are scales; all parameters of others are taken for one where a block is looked for.
+_BY_SCALE = ("NormalRV", "MvNormalRV")
 # Most coefficients of a block that nobody has asked for: 80 MB.
 _MOST_NUMBERS = 10**7
 
@@ -107,13 +114,15 @@ def _depends(graphs: Sequence[Any], variables: set[Any]) -> bool:
 
 
 def _is_of(families: Collection[str], model: pm.Model, rv: Any) -> bool:
-    """Return whether a variable, free or observed, is of one of these families and on its own scale."""
-    return type(rv.owner.op).__name__ in families and model.rvs_to_transforms.get(rv) is None
+    """Return whether a variable, free or observed, is of one of these families and a linear map of its value."""
+    transform = type(model.rvs_to_transforms.get(rv)).__name__
+    return type(rv.owner.op).__name__ in families and transform in ("NoneType", "ZeroSumTransform")
 
 
 def _law(model: pm.Model, rv: Any, shape: tuple[int, ...]) -> Law | None:
     """Return the law of a normal variable, free or observed; None for others."""
-    return law_of(rv, None, shape) if _is_of(_NORMAL, model, rv) else None
+    of_vector = shape[-1:] if family_of(rv) == "MvNormalRV" else shape  # groups of any length
+    return law_of(rv, model.rvs_to_transforms.get(rv), of_vector) if _is_of(_NORMAL, model, rv) else None
 
 
 def why_not(model: pm.Model, names: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> str:
@@ -126,8 +135,8 @@ def why_not(model: pm.Model, names: Sequence[str], shapes: Mapping[str, tuple[in
         return "nothing would be left to sample; give one of the scales a prior, or leave one variable out"
     block = {free[name] for name in names}
     for rv in block:
-        if not _is_of((*_NORMAL, *_FLAT), model, rv):
-            return f"{rv.name} is not normal, but {family_of(rv).removesuffix('RV')}"
+        if not _is_of(_FLAT, model, rv) and _law(model, rv, shapes[rv.name]) is None:
+            return f"{rv.name} is {_other(rv)}"
     for potential in model.potentials:
         if _depends([potential], block):
             return f"the potential {potential.name} depends on it"
@@ -136,11 +145,21 @@ def why_not(model: pm.Model, names: Sequence[str], shapes: Mapping[str, tuple[in
             continue
         if rv not in block and rv in model.free_RVs:
             return f"{rv.name} depends on it: integrate {rv.name} out as well, which works where all is normal"
-        if _law(model, rv, shapes[rv.name]) is None:
-            return f"{rv.name}, which depends on it, is not normal, but {family_of(rv).removesuffix('RV')}"
-        if _depends([rv.owner.inputs[-1]], block):
+        law = _law(model, rv, shapes[rv.name])
+        if law is None:
+            return f"{rv.name}, which depends on it, is {_other(rv)}"
+        if _depends([law.scale], block):
             return f"the scale of {rv.name} depends on it"
     return ""
+
+
+def _other(rv: Any) -> str:
+    """Return what a variable is that has no law here."""
+    if isinstance(rv.type, XTensorType):
+        return "of pymc.dims: write it with pm.Normal"
+    if family_of(rv) in _NORMAL:
+        return "a batch of walks or covariances, or a walk that does not start or step normally"
+    return f"not normal, but {family_of(rv).removesuffix('RV')}"
 
 
 def _term(model: pm.Model, rv: Any, shape: tuple[int, ...]) -> _Term | None:
@@ -149,11 +168,13 @@ def _term(model: pm.Model, rv: Any, shape: tuple[int, ...]) -> _Term | None:
     if law is None:
         return None
     # Of whole numbers in 8 bits a power would be in single precision.
-    terms = [pt.as_tensor_variable(graph).astype(pytensor.config.floatX) for graph in law.terms]
+    terms = [pt.as_tensor_variable(graph).astype(pytensor.config.floatX) for graph in law.terms[:2]]
     location, scale = model.replace_rvs_by_values(terms)
     residual = pt.broadcast_to(model.rvs_to_values[rv] - location, shape).ravel()
     n = int(np.prod(shape, dtype=int))
-    if law.kind != "elementwise":
+    if law.kind == "walk":
+        residual = pt.concatenate([residual[:1], residual[1:] - residual[:-1]])
+    elif law.kind != "elementwise":
         k = shape[-1]
         whitened = pt.linalg.solve_triangular(scale, residual.reshape((-1, k)).T, lower=True, b_ndim=2).T.ravel()
         return _Term(whitened, pt.ones(()), n // k * pt.log(pt.diagonal(scale)).sum(), True)
@@ -391,10 +412,13 @@ def _shapes_of_data(model: pm.Model) -> dict[str, tuple[int, ...]]:
 
 
 def _normal_names(model: pm.Model) -> list[str]:
-    """Return the free variables that are normal and, by families alone, enter nothing but locations of normal ones."""
-    normal = {rv for rv in model.basic_RVs if _is_of(_NORMAL, model, rv)}
+    """Return the free normal variables that by families alone enter nothing but locations of normal ones.
+
+    Walks are not among them.
+    """
+    normal = {rv for rv in model.basic_RVs if _is_of(_BY_ITSELF, model, rv)}
     block = normal & set(model.free_RVs)
-    scales = [rv.owner.inputs[-1] for rv in normal]
+    scales = [graph for rv in normal for graph in rv.owner.inputs[-1 if family_of(rv) in _BY_SCALE else 0 :]]
     while block:
         others = [rv for rv in model.basic_RVs if rv not in normal]
         outside = [rv for rv in model.free_RVs if rv not in block]
@@ -433,6 +457,6 @@ def _rest(model: pm.Model, inside: Sequence[Any], marginal: Any) -> pm.Model:
     for potential in model.potentials:
         other.potentials.append(potential)
         other.named_vars[potential.name] = potential
-    marginal.name = "marginal likelihood"
+    marginal.name = MARGINAL
     other.potentials.append(marginal)
     return other

@@ -16,8 +16,12 @@ _LIBRARY = {"inference_library": "pmm_mcmc", "inference_library_version": __vers
 # In PyMC's order.  These have the attributes of the run.
 _RUN = ("warmup_posterior", "posterior", "warmup_sample_stats", "sample_stats")
 _SAMPLE_DIMS = ["chain", "draw"]
-# The log density of what was drawn of a Gaussian block, given the rest.
+# The log density of what was drawn of a Gaussian block, given the rest; and the averages of variables that depend on it
+# over the draw and its mirror image about the mean, which are their means given the rest where they are affine in it.
 BLOCK_LOGP = "block_logp"
+BLOCK_MEAN = "block_mean"
+# An attribute: the names of these variables, with their sizes.
+INTEGRATED = "integrated"
 # Statistics kept in the precision of the engine: they are most of the stored bytes.
 _AS_GIVEN = ("gradient", "unconstrained", "noncentred")
 
@@ -72,7 +76,8 @@ class ResultTree:
         may be 0.
     noise, draws
         Of a model with variables that were integrated out: how many standard normals draw them, 0 otherwise; and the
-        function of positions and these numbers that returns the values, and the log density of what was drawn.
+        function of positions and these numbers that returns the values, the averages of those that depend on what was
+        drawn, over the draw and its mirror image, and the log density of what was drawn.
     """
 
     names: list[str]
@@ -80,7 +85,9 @@ class ResultTree:
     _coords_and_dims: Callable[[], tuple[dict[str, Any], dict[str, Any]]]
     _data: Callable[[], dict[str, dict[str, Any]]]
     noise: int = 0
-    draws: Callable[[np.ndarray, np.ndarray], tuple[dict[str, np.ndarray], np.ndarray]] | None = None
+    draws: (
+        Callable[[np.ndarray, np.ndarray], tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray]] | None
+    ) = None
 
     @classmethod
     def of_vector(cls, ndim: int) -> ResultTree:

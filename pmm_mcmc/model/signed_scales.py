@@ -8,7 +8,7 @@ decide, whatever graph computes them.  Of a scale of children:
 - If it is one of several standard deviations, the correlations with it change sign too, and their prior is symmetric.
 
 A model that is non-centred by hand has offsets in place of children: in ``theta = mu + s * offset`` they change sign
-with ``s``.
+with ``s``.  Where both are integrated out the marginal density is even in ``s``, and nothing else changes sign.
 
 Two kinds of scales keep their logarithms, by the measurements of ``benchmarks/hierarchies.py``:
 
@@ -26,16 +26,25 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
+from pytensor.graph.traversal import ancestors
 
 from pmm_mcmc.coordinates.structure import Signs
+from pmm_mcmc.model.checks import CHECKS
+from pmm_mcmc.model.functions import python_function
+from pmm_mcmc.model.gaussian_block import MARGINAL
 from pmm_mcmc.model.hierarchy import SIGNED, Hierarchy, family_of
 
 # The logarithm of a signed scale that stands for 0: a scale of children must vanish with it there.
 _NECK = -30.0
 # The logarithm of a scale that is small enough for the log density to be linear in it.
 _SMALL = -8.0
+# How far below their starts logarithms are looked at.
+_DEPTHS = np.arange(2.0, 14.0)
 # Most scales that are tested for offsets; more are those of a horseshoe, which share offsets with another.
 _MOST_SCALES = 200
+# Most scales of what is integrated out, of which each takes a dozen gradients: more are those of a horseshoe.
+_MOST_OF_MARGINAL = 20
 
 
 def signed_scales(model: pm.Model, hierarchy: Hierarchy, log_density: Callable[[], Any]) -> Signs:
@@ -48,11 +57,10 @@ def signed_scales(model: pm.Model, hierarchy: Hierarchy, log_density: Callable[[
     candidates = _candidates(model, hierarchy)
     signed, flips = _of_children(hierarchy, [group for _, _, group in candidates], log_density)
     owner = _of_offsets(hierarchy, [group for _, value, group in candidates if value not in parents], log_density)
-    if (owner >= 0).any():
-        scales = np.unique(owner[owner >= 0])
-        flips[owner >= 0, 0] = owner[owner >= 0]
-        flips[scales, 0] = scales
-        signed = np.union1d(signed, scales)
+    flips[owner >= 0, 0] = owner[owner >= 0]
+    scales = np.union1d(owner[owner >= 0], _of_marginal(model, hierarchy, candidates))
+    flips[scales, 0] = scales
+    signed = np.union1d(signed, scales)
     by_hand = [name for name, value, group in candidates if value not in parents and np.isin(group, signed).any()]
     return Signs(signed, flips, by_hand)
 
@@ -238,3 +246,51 @@ def _offsets_of(
     odd = abs(plus - minus)
     even = abs(plus + minus - 2.0 * zero)
     return offsets & (abs(zero - 1.0) < 0.1) & (even < 0.1 * odd)
+
+
+# -- scales of what is integrated out ----------------------------------------------------------------------------------
+
+
+def _of_marginal(model: pm.Model, hierarchy: Hierarchy, candidates: list[tuple[str, Any, np.ndarray]]) -> np.ndarray:
+    """Return the scales that enter the marginal density of a Gaussian block alone, which is even in them.
+
+    Near 0 its slope by the logarithm is then proportional to the square.  One that makes another's slope vanish with it
+    is a factor of a product.
+    """
+    marginal = [potential for potential in model.potentials if potential.name == MARGINAL]
+    inputs = [graph for rv in model.basic_RVs for graph in rv.owner.inputs]
+    entered = set(ancestors([*inputs, *(potential for potential in model.potentials if potential not in marginal)]))
+    groups = [
+        group
+        for _, value, group in candidates
+        if value not in hierarchy.factors and model.values_to_rvs[value] not in entered
+    ]
+    scales = np.concatenate([np.zeros(0, int), *groups])
+    if not marginal or not 0 < len(scales) <= _MOST_OF_MARGINAL:
+        return np.zeros(0, int)
+    vars = list(hierarchy.shapes)
+    compiled = python_function(vars, pt.grad(marginal[0], vars, disconnected_inputs="ignore"))
+
+    def slopes(p: np.ndarray) -> np.ndarray:
+        x = hierarchy.x_of(p)
+        try:
+            with np.errstate(all="ignore"):
+                of_vars = compiled(*(x[hierarchy.slices[var]].reshape(hierarchy.shapes[var]) for var in vars))
+        except (np.linalg.LinAlgError, *CHECKS):  # out of range
+            return np.full(len(scales), np.nan)
+        return np.concatenate([np.ravel(values) for values in of_vars])[scales]
+
+    start = slopes(hierarchy.start)
+    even = np.zeros(len(scales), bool)
+    gone = np.zeros((len(scales), len(scales)), bool)
+    for k, i in enumerate(scales):
+        here = np.arange(len(hierarchy.start)) == i
+        profile = np.array([slopes(hierarchy.start - depth * here) for depth in _DEPTHS])
+        size = np.abs(profile[:, k])
+        near = (size[:-2] < 0.003) & (size[2:] > 1e-7)  # closer there is rounding
+        with np.errstate(all="ignore"):
+            falls = np.isclose(profile[:-1, k] / profile[1:, k], np.exp(2.0), rtol=0.2)
+        even[k] = (near & falls[:-1] & falls[1:]).any()
+        gone[k] = (np.abs(profile[-1]) < 1e-3 * np.abs(start)) & (scales != i)
+    gone &= even & even[:, None]
+    return scales[even & ~gone.any(axis=0) & ~gone.any(axis=1)]

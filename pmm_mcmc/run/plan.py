@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from pmm_mcmc.model.gaussian_block import integrated_model
 from pmm_mcmc.model.initial_points import initial_point, vector_starts
 from pmm_mcmc.model.outputs import model_layout
 from pmm_mcmc.model.pymc_density import flat_layout, log_density, periods_of
-from pmm_mcmc.model.result_tree import BLOCK_LOGP, ResultTree, flat_names
+from pmm_mcmc.model.result_tree import BLOCK_LOGP, BLOCK_MEAN, INTEGRATED, ResultTree, flat_names
 from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.model.user_density import LogDensity
 from pmm_mcmc.run.beginning import Approach, coordinate_labels
@@ -221,7 +222,7 @@ class SamplingPlan:
             excluded.add("energy")  # each scan draws velocities anew, at every temperature
         statistics = tuple("lp" if name == "model_logp" else name for name in kinds if name not in excluded)
         if layout.draws is not None:
-            statistics += (BLOCK_LOGP,)
+            statistics += (BLOCK_LOGP, *[BLOCK_MEAN] * step.keep_gradients)
         setting = tuple(name for name in _SETTING if name in kinds)
         if request.adjusted and request.adapts and not arguments.kernel.adjusted:
             setting = ()  # the group of the equilibration has it
@@ -238,6 +239,10 @@ class SamplingPlan:
         if not engine.structure.is_identity:  # its numbers are a part of what is stored
             identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_parameters} numbers"
         plan = cls(request, engine, layout, statistics, setting, identity, attributes, **source)
+        if layout.draws is not None:
+            _, means, _ = layout.draws(np.empty((1, 0, engine.d)), np.empty((1, 0, layout.noise)))
+            sizes = {name: math.prod(each.shape[2:]) for name, each in plan._chosen(means)["posterior"].items()}
+            attributes[INTEGRATED] = json.dumps(sizes)
         identity |= plan._identity_of_density(centre)
         return plan
 
@@ -313,7 +318,10 @@ class SamplingPlan:
             values = self.layout.values(x)
         else:
             noise = normals_of_draws(x, columns["n_grad_total"], self.layout.noise)
-            values, columns[BLOCK_LOGP] = self.layout.draws(x, noise)
+            values, means, columns[BLOCK_LOGP] = self.layout.draws(x, noise)
+            sizes = json.loads(self.attributes[INTEGRATED])
+            flat = [means[name].reshape(*x.shape[:2], size) for name, size in sizes.items()]
+            columns[BLOCK_MEAN] = np.concatenate([np.empty((*x.shape[:2], 0)), *flat], axis=2)
             columns["lp"] = columns["lp"] + columns[BLOCK_LOGP]
         groups = {prefix + name: arrays for name, arrays in self._chosen(values).items()}
         groups[prefix + "sample_stats"] = {name: columns[name] for name in self.statistics}

@@ -6,6 +6,7 @@ the logarithm in single precision.
 
 import numpy as np
 import pymc as pm
+import pymc.dims as pmd
 import pytensor.tensor as pt
 import pytest
 from sampling_runs import Opaque
@@ -17,6 +18,7 @@ from pmm_mcmc.model.block_choice import block_that_pays
 from pmm_mcmc.model.block_draws import _drawn, drawn_back
 from pmm_mcmc.model.functions import python_function
 from pmm_mcmc.model.gaussian_block import gaussian_names, integrated_model
+from pmm_mcmc.model.pymc_density import log_density
 
 pytestmark = pytest.mark.pymc
 RNG = np.random.default_rng(1)
@@ -93,6 +95,28 @@ def walk():
     return ["steps"]
 
 
+def random_walk():
+    drift = pm.Normal("drift")
+    start = pm.Normal.dist(pm.Normal("origin"), TWO)
+    steps = pm.GaussianRandomWalk("walk", mu=drift, sigma=pm.HalfNormal("sd"), init_dist=start, shape=15)
+    pm.Normal("y", steps, pm.HalfNormal("s"), observed=Y[:15])
+    return ["origin", "drift", "walk"]
+
+
+def zero_sum():
+    each = pm.ZeroSumNormal("each", pm.HalfNormal("sd"), shape=(2, 4))
+    pm.Normal("y", pm.Normal("level", 0, FIVE) + each[1, GROUP], pm.HalfNormal("s"), observed=Y)
+    return ["level", "each"]
+
+
+def long_groups():
+    """Groups of more elements than are non-centred together."""
+    root = pt.linalg.cholesky(np.eye(7) + 0.3)
+    each = pm.MvNormal("each", np.zeros(7), chol=root * pm.HalfNormal("sd"), shape=(4, 7))
+    pm.Normal("y", each[GROUP].sum(axis=1) + each[GROUP, 0], pm.HalfNormal("s"), observed=Y)
+    return ["each"]
+
+
 def flat():
     pm.Normal("y", pm.Flat("a") + X @ pm.Flat("b", shape=3), pm.HalfNormal("s"), observed=Y)
     return ["a", "b"]
@@ -115,7 +139,7 @@ def shared_data():
 
 MODELS = [
     regression, crossed, partly, schools, heteroscedastic, process, latent_process, correlated, walk, flat,
-    two_outcomes, shared_data,
+    two_outcomes, shared_data, random_walk, zero_sum, long_groups,
 ]  # fmt: skip
 
 
@@ -151,7 +175,7 @@ def test_marginal_and_conditional_are_the_joint_density(build):
     for _ in range(100):
         rest = {var.name: rng.normal(size=np.shape(point[var.name])) for var in inputs}
         precision, right = law(*(np.asarray(rest[var.name]) for var in inputs))
-        drawn, density = _drawn(precision[None], right[None], rng.normal(size=(1, len(right))))
+        drawn, _, density = _drawn(precision[None], right[None], rng.normal(size=(1, len(right))))
         whole = dict(rest)
         begin = 0
         for name in block.values:
@@ -192,6 +216,20 @@ def test_the_marginal_density_is_that_of_a_normal_law_of_the_data():
     assert density_of(rest)(point)[0] == pytest.approx(data + density_of(prior)(point)[0], abs=1e-9)
 
 
+def test_a_noise_near_0_loses_no_digits():
+    """Far below what data allow: the sum of squares is 1e10 times its part within the design."""
+    model, names = built(regression)
+    rest = integrated_model(model, model.initial_point(0), names).rest
+    design = np.column_stack([np.ones(30), X])
+    within = Y - design @ np.linalg.lstsq(design, Y, rcond=None)[0]
+    for log_s in (-6.0, -12.0):
+        (slope,) = density_of(rest, gradient=True)({"s_log__": np.array(log_s)})
+        # The prior of b has no part in it: slopes of -26 log(s), of the square, and of the Jacobian.
+        assert slope == pytest.approx((within @ within) * np.exp(-2 * log_s) - 26 + 1, rel=1e-6)
+    with np.errstate(all="ignore"):
+        assert not np.isfinite(density_of(rest)({"s_log__": np.array(-400.0)})[0])
+
+
 def test_draws_have_the_law_of_the_block_given_the_rest():
     """Exactly: a draw is an affine map of the noise, whose covariance is the inverse precision."""
     rng = np.random.default_rng(4)
@@ -199,10 +237,11 @@ def test_draws_have_the_law_of_the_block_given_the_rest():
     precision = root @ root.T + np.eye(5)
     right = rng.normal(size=5)
     noise = np.vstack([np.zeros(5), np.eye(5)])
-    drawn, density = _drawn(np.tile(precision, (6, 1, 1)), np.tile(right, (6, 1)), noise)
+    drawn, mean, density = _drawn(np.tile(precision, (6, 1, 1)), np.tile(right, (6, 1)), noise)
     law = multivariate_normal(np.linalg.solve(precision, right), np.linalg.inv(precision))
     directions = drawn[1:] - drawn[0]
     np.testing.assert_allclose(drawn[0], law.mean, atol=1e-12)
+    np.testing.assert_allclose(mean, np.tile(law.mean, (6, 1)), atol=1e-12)
     np.testing.assert_allclose(directions.T @ directions, law.cov_object.covariance, atol=1e-12)
     np.testing.assert_allclose(density, law.logpdf(drawn), atol=1e-10)
 
@@ -229,7 +268,7 @@ def test_new_data_are_integrated_anew():
     joint = density_of(model)
     point = {"s_log__": np.zeros(())}
     precision, right = python_function(after.rest.value_vars, [after.precision, after.right])(np.zeros(()))
-    drawn, density = _drawn(precision[None], right[None], np.zeros((1, 3)))
+    drawn, _, density = _drawn(precision[None], right[None], np.zeros((1, 3)))
     together = joint({**point, "b": drawn[0]})[0]
     assert density_of(after.rest)(point)[0] + density[0] == pytest.approx(together, abs=1e-9)
 
@@ -241,6 +280,9 @@ REFUSED = {
     "counts": (lambda b: pm.Poisson("y", pt.exp(b), observed=np.ones(4, int)), "y, .* not normal, but Poisson"),
     "a truncated likelihood": (
         lambda b: pm.Truncated("y", pm.Normal.dist(b, 1), lower=0, observed=np.ones(4)), "not normal, but Truncated"
+    ),
+    "a censored likelihood": (
+        lambda b: pm.Censored("y", pm.Normal.dist(b, 1), lower=0, upper=9, observed=np.ones(4)), "normal, but Censored"
     ),
     "its scale": (lambda b: pm.Normal("y", 0, pt.exp(b), observed=np.ones(4)), "scale of y depends on it"),
     "a square": (lambda b: pm.Normal("y", b**2, 1, observed=np.ones(4)), "location of y is not affine in it"),
@@ -258,6 +300,34 @@ def test_what_is_not_gaussian_is_refused_with_the_reason(case):
         use(b)
     with pytest.raises(ValueError, match=rf"b cannot be integrated out: .*{words}"):
         pmm.sample(model=model, reparametrise={"b": "integrated"}, progressbar=False)
+
+
+def of_dims():
+    b = pmd.Normal("b", 0, pm.HalfNormal("s"), dims="group")
+    pm.Normal("y", b.values, 1, observed=np.ones(4))
+
+
+OTHERS = {
+    "dims": (of_dims, "b is of pymc.dims: write it with pm.Normal"),
+    "an autoregression": (
+        lambda: pm.AR("b", [0.5], pm.HalfNormal("s"), init_dist=pm.Normal.dist(), shape=4), "not normal, but AutoReg"
+    ),
+    "several walks": (
+        lambda: pm.GaussianRandomWalk("b", 0, pm.HalfNormal("s"), init_dist=pm.Normal.dist(), shape=(2, 4)),
+        "b is a batch of walks",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_what_is_not_there_yet_is_refused_with_the_reason(case):
+    build, words = OTHERS[case]
+    with pm.Model(coords={"group": range(4)}) as model:
+        build()
+    point = model.initial_point(0)
+    assert gaussian_names(model, point) == []
+    with pytest.raises(ValueError, match=rf"b cannot be integrated out: .*{words}"):
+        integrated_model(model, point, ["b"])
 
 
 @pytest.mark.filterwarnings("ignore:.*missing values:pymc.exceptions.ImputationWarning")
@@ -304,3 +374,42 @@ def test_a_block_is_integrated_out_by_itself_where_its_shape_follows_the_rest():
     for build in (regression, schools, partly):
         other, _ = built(build)
         assert block_that_pays(other, other.initial_point(0), []) is None
+
+
+def horseshoe():
+    sd = pm.HalfCauchy("global", np.float64(1.0)) * pm.HalfNormal("local", shape=3)
+    pm.Normal("y", X @ pm.Normal("b", 0, sd, shape=3), pm.HalfNormal("s"), observed=Y)
+    return ["b"]
+
+
+def variance():
+    """A scale that is the square root of a parameter, in which the density is not even."""
+    pm.Normal("y", pm.Normal("b", 0, pt.sqrt(pm.HalfNormal("v")), shape=4)[GROUP], pm.HalfNormal("s"), observed=Y)
+    return ["b"]
+
+
+def entered():
+    """A scale of the block that is a scale of the rest, too."""
+    sd = pm.HalfNormal("sd")
+    c = pm.StudentT("c", nu=4, mu=0, sigma=pt.exp(sd))
+    pm.Normal("y", c + pm.Normal("b", 0, sd, shape=4)[GROUP], pm.HalfNormal("s"), observed=Y)
+    return ["b"]
+
+
+@pytest.mark.parametrize(
+    ("build", "signed"),
+    [
+        (crossed, ["sd1", "sd2"]), (schools, ["tau"]), (process, ["size", "s"]), (two_outcomes, ["sd"]),
+        (walk, ["sd", "s"]), (regression, []), (horseshoe, []), (variance, []), (entered, []),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)  # fmt: skip
+def test_scales_of_a_block_in_which_the_density_is_even_have_a_sign(build, signed):
+    """Where there are as many variables as data the noise has one, too."""
+    model, names = built(build)
+    point = model.initial_point(0)
+    rest = integrated_model(model, point, names).rest
+    at = {var.name: point[var.name] for var in rest.value_vars}
+    structure = log_density(rest.value_vars, rest, at, {}).structure
+    labels = [var.name for var in rest.value_vars for _ in range(np.size(at[var.name]))]
+    assert [labels[i].removesuffix("_log__") for i in structure.signed] == signed

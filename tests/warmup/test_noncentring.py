@@ -6,6 +6,7 @@ import pytest
 from hierarchy_models import densities, eight_schools
 
 import pmm_mcmc as pmm
+from pmm_mcmc.coordinates.structure import Signs, Structure
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.tape.density import TapedDensity
@@ -117,6 +118,15 @@ def test_a_scale_whose_logarithm_is_normal_has_no_sign():
     gradient[:, scale] = (-logarithm - np.cosh(z[:, scale]) ** -2) / np.tanh(z[:, scale])
     np.testing.assert_allclose(structure.as_logarithms(z, gradient, noncentring, np.arange(1))[1][:, scale], -logarithm)
     assert one_sided(structure, z, gradient, noncentring).all()
+
+
+@pytest.mark.parametrize(("mean", "sd", "logarithm"), [(0.0, 1.0, False), (1.0, 0.1, True)])
+def test_a_scale_that_changes_sign_alone_takes_the_form_closer_to_a_gaussian(mean, sd, logarithm):
+    signs = Signs(np.array([0]), np.array([[0], [-1]]), ("s",))
+    structure = Structure(2, [], lambda p: [], None, signs)
+    z = np.random.default_rng(3).normal([mean, 0.0], [sd, 1.0], size=(600, 2))
+    gradient = -(z - [mean, 0.0]) / [sd**2, 1.0]
+    assert one_sided(structure, z, gradient, np.zeros(structure.n_parameters)).tolist() == [logarithm]
 
 
 def test_a_scale_without_sign_is_the_logarithm():
