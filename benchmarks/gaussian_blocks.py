@@ -28,7 +28,9 @@ from tables import RESULTS, Row, Rows, grouped
 from tasks import Task, main
 
 import pmm_mcmc as pmm
+from pmm_mcmc.model.block_choice import block_that_pays
 from pmm_mcmc.model.gaussian_block import gaussian_names
+from pmm_mcmc.model.initial_points import initial_point
 from pmm_mcmc.run import plan
 
 DRAWS, WANTED = 1000, 400
@@ -250,6 +252,46 @@ def two_outcomes() -> list[str]:
     return ["level", "effect"]
 
 
+def hierarchy(number: int) -> pm.Model:
+    """One of many: effects of one to three factors, nested or crossed, some with slopes, of 4 to 40 groups each.
+
+    The likelihood is normal, Poisson or Bernoulli in turn, of two normal ones one is balanced.
+    """
+    rng = np.random.default_rng(1000 + number)
+    rows = int(rng.integers(60, 600))
+    family = ("normal", "poisson", "normal", "bernoulli")[number % 4]
+    x = rng.normal(size=rows)
+    with pm.Model() as model:
+        mean = pm.Normal("level", 0, 3) + pm.Normal("slope", 0, 2) * x
+        truth = rng.normal() + 0.5 * x
+        above = None
+        for i in range(1 + number % 3):
+            groups = int(rng.integers(4, 40))
+            group = np.arange(rows) % groups if number % 4 == 2 else rng.integers(groups, size=rows)
+            sd = pm.HalfNormal(f"sd{i}", rng.choice([1.0, 10.0]))
+            centre: Any = 0.0
+            if above is not None and rng.random() < 0.4:  # nested in the factor before
+                parent = rng.integers(above[1], size=groups)
+                centre = above[0][parent]
+                mean = mean - above[0][above[2]]
+            effect = pm.Normal(f"effect{i}", centre, sd, shape=groups)
+            mean = mean + effect[group]
+            truth = truth + rng.choice([0.05, 0.4, 1.0]) * rng.normal(size=groups)[group]
+            if rng.random() < 0.4:
+                mean = mean + pm.Normal(f"slope{i}", 0, pm.HalfNormal(f"sd_slope{i}"), shape=groups)[group] * x
+                truth = truth + 0.3 * rng.normal(size=groups)[group] * x
+            above = effect, groups, group
+        if family == "normal":
+            pm.Normal(
+                "y", mean, pm.HalfNormal("noise"), observed=truth + rng.choice([0.3, 1.0]) * rng.normal(size=rows)
+            )
+        elif family == "poisson":
+            pm.Poisson("y", pt.exp(mean), observed=rng.poisson(np.exp(np.clip(truth, -3, 3))))
+        else:
+            pm.Bernoulli("y", logit_p=mean, observed=rng.random(rows) < 1 / (1 + np.exp(-truth)))
+    return model
+
+
 MODELS: dict[str, Callable[..., list[str]]] = {
     "coincident": coincident, "hsgp": hsgp, "spline": spline, "process": process, "nested slopes": nested_slopes,
     "linear": linear, "motorcycle splines": motorcycle_splines, "schools": schools, "counties": counties,
@@ -271,12 +313,14 @@ OTHERS: dict[str, Callable[[], pm.Model]] = {
     "correlated_effects": ENTRIES["gallery/correlated_effects"].build,
     **{f"wide_priors {key}": partial(wide_priors.MODELS[key], "HalfNormal(1)") for key in WIDE},
 }
+# Hierarchies on which nothing was fitted.
+HIERARCHIES = {f"hierarchy {number}": partial(hierarchy, number) for number in range(30)}
 
 
 def built(target: str) -> tuple[pm.Model, list[str]]:
     """Return a model, and the variables of its block."""
-    if target in OTHERS:
-        model = OTHERS[target]()
+    if target in OTHERS | HIERARCHIES:
+        model = (OTHERS | HIERARCHIES)[target]()
         return model, gaussian_names(model, model.initial_point(0))
     with pm.Model() as model:
         return model, MODELS[target]()
@@ -285,6 +329,8 @@ def built(target: str) -> tuple[pm.Model, list[str]]:
 def measured(target: str, sampler: str, seed: int, draws: int) -> Row:
     """Return the row of a run."""
     model, block = built(target)
+    if sampler == "default" and block_that_pays(model, initial_point(model), []) is None:
+        return {"error": "none: as written"}
     choices = dict.fromkeys(block, "integrated") if sampler == "integrated" else "auto"
     options: dict[str, Any] = {"model": model, "random_seed": seed, "progressbar": False, "cores": 1, "draws": draws}
     with overheard(), ExitStack() as stack:
@@ -339,7 +385,7 @@ TASK = Task(
     path=RESULTS / "gaussian_blocks.json",
     measure=measured,
     page=page,
-    models=[*MODELS, *OTHERS],
+    models=[*MODELS, *OTHERS, *HIERARCHIES],
     samplers=SAMPLERS,
     quick=["schools"],
     quick_samplers=SAMPLERS[:2],
