@@ -160,14 +160,11 @@ def one_sided(structure: Structure, z: np.ndarray, gradient: np.ndarray, noncent
     A scale with a sign has no tail towards 0.  Yet it may have one upward, as the scale of few groups has, and what
     changes sign with it may be correlated with what does not, as these groups' effects are with an intercept: the
     other way round on the other side, where no preconditioner suits that suits this one.  The older draws give a
-    preconditioner for the newer ones with the sign, and one for their logarithms: the logarithm is taken if its leaves
-    less.  Newer draws that are mirrored tell whether the former fits on the other side, but for its centre, of which a
-    step knows nothing: not if it leaves more of a coordinate that changes sign than a preconditioner that fits may
-    leave.  In eight models (two seeds) signs that left up to 1.4 cost 0.3 to 1.3 times what logarithms did, 0.6 in the
-    median, and runs that kept one that left 2.4 or more 2 to 15 times as much.
-
-    A scale with which nothing else changes sign, as of an integrated block, is judged on both sides: it takes the form
-    that is closer to a Gaussian, on which the mean squares of position and gradient have the product 1.
+    preconditioner for the newer ones with the sign, and one for their logarithms: the logarithm is taken if its
+    leaves less.  Newer draws that are mirrored tell whether the former fits on the other side, but for its centre, of
+    which a step knows nothing: not if it leaves more of a coordinate that changes sign than a preconditioner that fits
+    may leave.  In eight models (two seeds) signs that left up to 1.4 cost 0.3 to 1.3 times what logarithms did, 0.6 in
+    the median, and runs that kept one that left 2.4 or more 2 to 15 times as much.
     """
     split = int(0.6 * len(z))
     sides = np.zeros(len(structure.signed), bool)
@@ -177,12 +174,6 @@ def one_sided(structure: Structure, z: np.ndarray, gradient: np.ndarray, noncent
     rows = np.linspace(split, len(z) - 1, min(_TESTED, len(z) - split)).astype(int)
     here = _misfit_of_shape(coordinates, z[rows], gradient[rows])
     for i, (mirrored, of_mirrored, count) in enumerate(structure.mirrored(z[rows], gradient[rows])):
-        if count == 1:
-            v = np.abs(z[:, structure.signed[i]])
-            slope = gradient[:, structure.signed[i]] * np.sign(z[:, structure.signed[i]])
-            of_logarithm = np.log(np.sinh(v)).var() * np.mean((np.tanh(v) * slope + np.cosh(v) ** -2) ** 2)
-            sides[i] = of_logarithm < np.mean(v**2) * np.mean(slope**2)
-            continue
         # On a Gaussian the mean of y^2 + g^2 is that of (y + g)^2, and 2.
         left = _misfit_of_shape(coordinates, mirrored, of_mirrored) - here
         sides[i] = left > (THRESHOLDS.misfit - 2.0) * count
