@@ -66,12 +66,16 @@ def call_native(typingctx, address, x, evaluation, table, d):
 
 
 class _SeparateLibrary(JITCodeLibrary):
-    """Machine code whose inner functions are visible to no other."""
+    """Machine code whose inner functions are visible to no other.
+
+    They are private: LLVM's loader lists symbols of internal ones too, by which it would then take them, changed as
+    they are by the optimiser, for those that other functions call.
+    """
 
     def _optimize_final_module(self) -> None:
         for function in self._final_module.functions:
             if function.linkage == Linkage.linkonce_odr:
-                function.linkage = Linkage.internal
+                function.linkage = Linkage.private
         super()._optimize_final_module()
 
 

@@ -295,4 +295,4 @@ def test_machine_code_calls_copies_of_its_own():
         native.native_function(function, np.dtype(float), [], has_value=True, width=3)
     (overload,) = function.vm.jit_fn.overloads.values()
     linkages = {each.linkage for each in overload.library._final_module.functions if not each.is_declaration}
-    assert linkages == {Linkage.external, Linkage.internal}
+    assert linkages == {Linkage.external, Linkage.private}
