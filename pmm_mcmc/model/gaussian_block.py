@@ -384,7 +384,7 @@ def gaussian_names(model: pm.Model, point: Mapping[str, np.ndarray]) -> list[str
     if key not in blocks:
         names = _normal_names(model)
         if not _can_be_integrated(model, names, point):
-            by_size = sorted(names, key=lambda name: -int(np.prod(np.shape(point[name]), dtype=int)))
+            by_size = sorted(names, key=lambda name: -_value_of(model, point, name).size)
             names = []
             for name in by_size:
                 names += [name] * _can_be_integrated(model, [*names, name], point)
@@ -392,10 +392,15 @@ def gaussian_names(model: pm.Model, point: Mapping[str, np.ndarray]) -> list[str
     return blocks[key]
 
 
+def _value_of(model: pm.Model, point: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    """Return the value at a point of a free variable, whose value variable may have another name."""
+    return np.asarray(point[model.rvs_to_values[model[name]].name])
+
+
 def _can_be_integrated(model: pm.Model, names: Sequence[str], point: Mapping[str, np.ndarray]) -> bool:
     if not names:
         return True
-    p = sum(int(np.size(point[name])) for name in names)
+    p = sum(_value_of(model, point, name).size for name in names)
     rows = sum(int(np.prod(shape, dtype=int)) for shape in _shapes_of_data(model).values())
     if p * (p + rows) > _MOST_NUMBERS:
         return False

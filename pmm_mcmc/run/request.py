@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import inspect
 import numbers
@@ -212,6 +213,13 @@ class Request:
             Folder(self.store)  # raises for a path that cannot be one
         if self.seed is None:
             object.__setattr__(self, "seed", seed_of(self.random_seed))
+
+    def watched(self, model: pm.Model | LogDensity, callback: Callable[..., Any]) -> Request:
+        """Return the request with another model and callback; what was left open stays as it was chosen."""
+        other = copy.copy(self)
+        object.__setattr__(other, "model", model)
+        object.__setattr__(other, "callback", callback)
+        return other
 
     def _suitable_backend(self) -> str:
         """Return the backend; raise ``ValueError`` if a log density is not written for the one that was asked for."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 import os
@@ -414,7 +413,7 @@ class Background:
         self._callback = request.callback
         # The context of a with statement is that of its thread.
         model = request.model or request.step.own_model or model_of(None)
-        watched = dataclasses.replace(request, model=model, callback=self._see)
+        watched = request.watched(model, self._see)
         threading.Thread(target=self._go, args=(watched,), name="pmm.sample", daemon=True).start()
 
     def __repr__(self) -> str:
