@@ -30,7 +30,7 @@ _AREA = _TAIL * math.exp(-0.5 * _TAIL**2) + math.sqrt(0.5 * math.pi) * math.erfc
 
 def _ziggurat_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return of each layer the scale of 52 bits, below which of them a draw is inside, and the density at its edge."""
-    edges = np.empty(_LAYERS)
+    edges = np.zeros(_LAYERS)
     edges[-1] = _TAIL
     for i in range(_LAYERS - 2, 0, -1):
         height = math.exp(-0.5 * edges[i + 1] ** 2)
